@@ -35,7 +35,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "trl": ("trl_grpo.py",),
     "verifiers": ("verifiers_math.py",),
 }
-"""By distribution: its script, and what else must be installed for it."""
+"""Script of each distribution, and other packages that it needs."""
 Finding = dict[str, Any]
 
 
@@ -56,7 +56,7 @@ def prepared(peer: str, venvs: Path) -> Path:
 
 
 def findings_of(peer: str, venvs: Path) -> list[Finding]:
-    """What the peer's script found, or the one thing that kept it from running."""
+    """The findings of the peer's script, or the reason why it could not run."""
     try:
         python = prepared(peer, venvs)
         done = subprocess.run(

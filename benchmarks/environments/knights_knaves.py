@@ -47,7 +47,7 @@ def holds(statement: tuple, roles: tuple[bool, ...]) -> bool:
 
 
 def proved(people: int) -> int:
-    """How many puzzles have exactly one solution, and it is the one they are said to have."""
+    """Count the puzzles that have exactly one solution, which is their recorded one."""
     tasks, count = KnightsTasks("train", 0, people, DEPTH), 0
     for index in range(NUM_PROVED):
         puzzle = tasks[index]

@@ -64,7 +64,7 @@ def groups(rng: random.Random) -> list[Pair]:
 
 
 def processor_seconds(verifier: MathVerifier) -> float:
-    """Of this process and of the verifier's."""
+    """Processor seconds of this process and of the verifier's processes."""
     total = time.process_time()
     for worker in verifier._all:
         fields = Path(f"/proc/{worker._process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -73,7 +73,7 @@ def processor_seconds(verifier: MathVerifier) -> float:
 
 
 def directly(pairs: list[Pair]) -> int:
-    """As the verifier's processes do, without what they remember."""
+    """Compare pairs as the verifier's processes do, but without their cache."""
     from envs.math.verification import worker
 
     right = 0

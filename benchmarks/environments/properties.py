@@ -51,7 +51,7 @@ BUILT_IN: list[tuple[str, dict[str, Any], int]] = [
 ]
 """Environment, options, and its weight."""
 GYM_EPISODES = 5
-"""Of each task of reasoning-gym."""
+"""Number of episodes of each task of reasoning-gym."""
 UNSCORED = ("reasoning-gym/",)
 
 

@@ -135,7 +135,7 @@ print(json.dumps({"open_ms": opened_ms, "open_bytes": after - before,
 
 
 def opening(folder: Path, queries: list[str], rounds: int) -> dict[str, float]:
-    """Of fresh processes, the median."""
+    """Median seconds to open an index in new processes."""
     size = sum(file.stat().st_size for file in folder.iterdir())
     runs = []
     for _ in range(rounds):

@@ -66,7 +66,7 @@ class YieldingEnv(NumberEnv):
     """Every turn yields to the loop."""
 
     async def turn(self, action: envs.Action) -> envs.Reply:
-        """As above."""
+        """The reply, as in the class above."""
         await asyncio.sleep(0)
         return NumberEnv.turn(self, action)
 
@@ -87,14 +87,14 @@ class RawEnv(gymnasium.Env[str, str]):
     action_space = Unicode()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """As ``NumberEnv.begin``."""
+        """Start an episode; see ``NumberEnv.begin``."""
         super().reset(seed=seed)
         self.task = int(self.np_random.integers(TASKS))
         self.turns = 0
         return f"Game {self.task}. Which turn is it?", {"task": self.task}
 
     def step(self, action: str):
-        """As ``NumberEnv.turn``."""
+        """Take an action; see ``NumberEnv.turn``."""
         self.turns += 1
         right = float(action == str(self.turns))
         info = {
@@ -114,7 +114,7 @@ class EmptyInfoEnv(RawEnv):
     """And it says nothing beside its observations."""
 
     def step(self, action: str):
-        """As ``NumberEnv.turn``."""
+        """Take an action; see ``NumberEnv.turn``."""
         self.turns += 1
         right = float(action == str(self.turns))
         if self.turns == TURNS:
@@ -235,7 +235,7 @@ class Gem:
         )
 
     def waiting(self, table: np.ndarray) -> float:
-        """As :func:`waiting`."""
+        """Measure GEM's environments; see :func:`waiting`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(table.tolist()) + "\n")
         self._process.stdin.flush()
@@ -301,7 +301,7 @@ def measure(rounds: int, gem: Gem | None) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What a figure depends on."""
+    """Properties of the machine on which figures depend."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=Path(__file__).parent,

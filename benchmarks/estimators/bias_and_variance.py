@@ -55,7 +55,7 @@ does not."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was measured of a case."""
+    """The measurements of a case."""
 
     part: str
     name: str
@@ -64,9 +64,9 @@ class Finding:
     """Whether its mean is, by theory, a known multiple of the truth."""
     updates: int
     standard_error: float
-    """Of the mean, in norms of the gradient, the mean's scale being taken out."""
+    """Standard error of the mean, in norms of the gradient, after removing the mean's scale."""
     error: float | None
-    """Of the mean from what theory says, in standard errors; None: theory says nothing."""
+    """Distance of the mean from theory's prediction, in standard errors, or None without one."""
     scale: float
     bias: float | None
     """None where the mean vanishes."""
@@ -156,7 +156,7 @@ def table(findings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page_tables(findings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What docs/estimators.md shows: all but whitened advantages and deviations over n."""
+    """The tables of docs/estimators.md: all but whitened advantages and deviations over n."""
     shown = [f for f in findings if "whiten" not in f["name"] and "std=biased" not in f["name"]]
     return [table([f for f in shown if f["part"] == part]) for part in PARTS]
 

@@ -50,7 +50,7 @@ class Case:
     setting: str
     row: Algorithm
     expected: Tensor | float | None = None
-    """Its mean as theory has it: a multiple of the truth, or a gradient; None: not known."""
+    """The mean that theory predicts: a multiple of the truth, or a gradient. None if unknown."""
     why: str = ""
     """Why it is biased, where it is."""
     values: Tensor | None = None
@@ -267,7 +267,7 @@ def _rows(made: Mapping[str, Setting]) -> list[Case]:
 
 
 def _corrections(name: str) -> list[Case]:
-    """What the sampler did otherwise: corrected, bounded, or ignored."""
+    """Cases in which the sampler's mismatch is corrected, bounded or ignored."""
     one_token = name == "bandit"
     base = Algorithm().changed(
         {

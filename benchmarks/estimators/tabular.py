@@ -24,7 +24,7 @@ from agents.completion import Completion, FinishReason
 from rl.rollout.trajectory import Segment, Trajectory, Turn
 
 Actions = Mapping[str, tuple[str | None, float]]
-"""Where each action of a state leads (None: the episode ends) and what it earns."""
+"""The next state (None at the episode's end) and the reward of each action of a state."""
 Group = tuple[int, ...]
 """The numbers of a group's episodes."""
 
@@ -37,13 +37,13 @@ class Episode:
     turns: tuple[tuple[str, str, float], ...]
     """State, action and reward of each."""
     contexts: tuple[int, ...]
-    """Of each sampled token."""
+    """The context of each sampled token."""
     letters: tuple[int, ...]
     """The sampled tokens."""
 
     @property
     def reward(self) -> float:
-        """Its return."""
+        """The episode's return."""
         return sum(reward for _, _, reward in self.turns)
 
 
@@ -111,7 +111,7 @@ class World:
 
     @property
     def returns(self) -> Tensor:
-        """Of every episode, ``[E]``."""
+        """The return of every episode, ``[E]``."""
         return torch.tensor([e.reward for e in self.episodes], dtype=torch.float64)
 
     @property
@@ -127,7 +127,7 @@ class World:
         return gradient
 
     def visits(self, logits: Tensor) -> Tensor:
-        """How often an episode comes to each context, on average over tasks. ``[C]``."""
+        """Mean number of visits of an episode to each context, over tasks. ``[C]``."""
         probabilities = self.logprobs(logits).exp() / len(self.starts)
         visits = torch.zeros(self.num_contexts, dtype=torch.float64)
         for episode, probability in zip(self.episodes, probabilities, strict=True):
@@ -159,9 +159,9 @@ class Setting:
     sampler: Tensor
     """The policy that sampled; the same, where it is on-policy."""
     reference: Tensor | None = None
-    """What a divergence is from."""
+    """The reference policy of a divergence."""
     scores: Tensor | None = None
-    """What a model of tokens says that each is worth."""
+    """Scores of the tokens by a token reward model."""
     _trajectories: dict[int, Trajectory] = field(default_factory=dict)
 
     @classmethod
@@ -181,7 +181,7 @@ class Setting:
 
     @property
     def probabilities(self) -> Tensor:
-        """Of each episode under the sampler, given its task. ``[E]``."""
+        """Probability of each episode under the sampler, given its task. ``[E]``."""
         return self.world.logprobs(self.sampler).exp()
 
     def trajectory(self, number: int) -> Trajectory:

@@ -105,7 +105,7 @@ class Updates:
         return logits.log_softmax(-1)[self.contexts, torch.from_numpy(self.batch.targets)]
 
     def weights(self, algorithm: Algorithm) -> Tensor:
-        """Of each token in its update, ``[N]``; as ``Updater`` chooses the sequences."""
+        """Weight of each token in its update, ``[N]``, for the sequences that ``Updater`` has."""
         ids = self.batch.episode_ids
         if algorithm.aggregation == "prompt-mean":
             ids = self.batch.group_ids[ids]
@@ -117,7 +117,7 @@ class Updates:
         )
 
     def fixed_terms(self, algorithm: Algorithm, values: Tensor | None) -> FixedTerms:
-        """What stays fixed during the updates."""
+        """The terms that stay constant during the updates."""
         setting, batch = self.setting, self.batch
         old, ref, valued, scores = self.look_up(setting.logits), None, None, None
         if algorithm.kl.coef:

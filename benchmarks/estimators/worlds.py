@@ -66,7 +66,7 @@ def free(world: World) -> World:
 
 
 def settings() -> dict[str, Setting]:
-    """Where estimators are measured; the policy of a world is the same in all of its settings."""
+    """Settings in which estimators are measured. All settings of a world have the same policy."""
     worlds = {"bandit": bandit(), "delayed": delayed(), "decided": decided()}
     made = {name: Setting.on_policy(world, 1) for name, world in worlds.items()}
     for name, setting in list(made.items()):
@@ -86,7 +86,7 @@ def settings() -> dict[str, Setting]:
 
 
 def beliefs(setting: Setting) -> Tensor:
-    """What a model of tokens would say that has learned all. ``[C, V]``.
+    """Scores of a token reward model that is fully trained. ``[C, V]``.
 
     The log-odds of an outcome above one half once a token is sampled, from -3 to 3.
     """

@@ -87,7 +87,7 @@ STUDIES: dict[str, tuple[list[str], dict[str, list[str]]]] = {
         TURNS,
     ),
 }
-"""Of each study the words that its runs share, and the words of each of its rows."""
+"""For each study: the words that all its runs share, and the words of each row."""
 
 
 def run(study: str, row: str, seed: int, folder: Path, extra: Sequence[str]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def run(study: str, row: str, seed: int, folder: Path, extra: Sequence[str]) -> 
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each row the mean over seeds of test success, with its 95% t-interval within [0, 1]."""
+    """Mean test success of each row over seeds, with its 95% t-interval within [0, 1]."""
     lines = []
     for row in dict.fromkeys(r["row"] for r in runs):
         mine = [r for r in runs if r["row"] == row]

@@ -39,7 +39,7 @@ ROWS = {
     "math": ["env=math"],
 }
 SEEDS = {"search": 5, "search-unmasked": 5}
-"""How many by default, where it is not three."""
+"""Default number of seeds of the studies for which it is not three."""
 
 
 def run(row: str, seed: int, folder: Path, extra: Sequence[str]) -> dict[str, Any]:

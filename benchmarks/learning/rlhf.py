@@ -47,7 +47,7 @@ Curve = Sequence[Mapping[str, float]]
 
 
 def reported(log: str) -> dict[str, dict[str, Any]]:
-    """What each stage of a pipeline's log said in its last line of JSON."""
+    """The last line of JSON of each stage in a pipeline's log."""
     found: dict[str, dict[str, Any]] = {}
     name = ""
     for line in log.splitlines():
@@ -59,7 +59,7 @@ def reported(log: str) -> dict[str, dict[str, Any]]:
 
 
 def ppo_curve(records: Iterable[Mapping[str, float]], episodes: int) -> list[dict[str, float]]:
-    """Of each step of PPO what the rule and the reward model say, and the KL from the SFT model.
+    """Scores of the rule and of the reward model, and the KL from the SFT model, by PPO step.
 
     Args:
         records: lines of metrics.jsonl.
@@ -90,7 +90,7 @@ def last_half(curve: Curve, key: str) -> float:
 
 
 def fallen_from_best(curve: Curve, window: int = 5) -> float:
-    """By how much the true reward at the end is below its best, both means of some steps.
+    """Fall of the true reward from its best to its end, both as means of some steps.
 
     0 where the end is the best; what is above 0 while the proxy rises is over-optimization.
     """
@@ -152,7 +152,7 @@ def run_seed(seed: int, folder: Path, extra: Sequence[str]) -> dict[str, Any]:
 
 
 def _figures(result: Mapping[str, Any]) -> dict[str, float]:
-    """What a stage said in numbers: its folder is this machine's."""
+    """The numbers in a stage's result, without its folder, which differs between machines."""
     return {name: value for name, value in result.items() if name != "model"}
 
 

@@ -68,7 +68,7 @@ def blocking():
 
 
 def in_thread(env):
-    """What a right answer is worth in a thread."""
+    """The reward of a right answer in a thread."""
     env.reset(seed=0)
     answer = r"So it is \boxed{5/2}"
     with ThreadPoolExecutor(1) as thread:

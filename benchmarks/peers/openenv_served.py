@@ -21,13 +21,13 @@ STEP_S = 0.5
 
 
 class Do(Action):
-    """What to do: nothing, wait, fail or hang."""
+    """An action: do nothing, wait, fail or hang."""
 
     what: str = ""
 
 
 class Seen(Observation):
-    """What is seen."""
+    """An observation."""
 
     text: str = ""
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 PROBE_S = 120.0
 WATCHED_S = 10.0
-"""How long a peer is watched before it counts as waiting for ever."""
+"""Seconds after which a waiting peer counts as waiting for ever."""
 
 
 class Finding(NamedTuple):

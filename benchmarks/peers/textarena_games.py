@@ -12,7 +12,7 @@ def first_observation(env, seed):
 
 
 def answers(envs, guesses):
-    """What games in turn answer to the same guesses."""
+    """The answers of several games, one after another, to the same guesses."""
     for env in envs:
         env.reset(num_players=1, seed=7)
     seen = [[] for _ in envs]

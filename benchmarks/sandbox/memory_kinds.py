@@ -39,7 +39,7 @@ class Kind:
 
     name: str
     counted: str
-    """How it is held, in words for the table."""
+    """Description for the table of how the memory is held."""
     program: str
     of_disk: bool = False
     """Whether it is held by ``disk_mb`` and not by ``memory_mb``."""

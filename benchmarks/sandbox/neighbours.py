@@ -44,7 +44,7 @@ _CALIBRATION = 1_000_000
 
 
 async def seconds(sandbox: Sandbox, name: str, count: int) -> float:
-    """How long an honest program takes, from the call to its result."""
+    """Seconds from the call of an honest program to its result."""
     text, expected = HONEST[name]
     started = time.monotonic()
     result = await sandbox.run(text.replace("{count}", str(count)))

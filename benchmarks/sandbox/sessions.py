@@ -100,7 +100,7 @@ async def idle_share(sandbox: Sandbox, sessions: int, seconds: float) -> float:
 
 
 def processor_seconds() -> float:
-    """What the processes below this one have used so far."""
+    """Processor seconds of this process's descendants so far."""
     total = 0.0
     for pid in process_tree.descendants():
         with contextlib.suppress(OSError):  # it has ended

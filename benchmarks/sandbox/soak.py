@@ -39,7 +39,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "sandbox_soak.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, and how much of it at once."""
+    """The programs to run, and their concurrency."""
 
     backend: str
     python: str | None
@@ -53,12 +53,12 @@ class Plan:
 
 @dataclass
 class Report:
-    """What came of it."""
+    """Result of a soak test."""
 
     runs: dict[str, int] = field(default_factory=collections.Counter)
-    """By kind."""
+    """Number of runs by kind."""
     ends: dict[str, int] = field(default_factory=collections.Counter)
-    """By kind and how it ended."""
+    """Number of runs by kind and end."""
     complaints: list[str] = field(default_factory=list)
     failures: int = 0
     """``SandboxFailure``: none is expected."""
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def growth_mb(self) -> float:
-        """Of the grader, from the first census with an open sandbox to the largest one."""
+        """Growth of the grader's memory from the first open census to the largest one, in MiB."""
         first = self.censuses["open"].rss_mb
         return max(census.rss_mb for census in self.censuses.values()) - first
 
@@ -100,7 +100,7 @@ async def soak(plan: Plan) -> Report:
 
 
 def _drawn(rng: random.Random, count: int) -> list[Kind]:
-    """As many honest as hostile ones, in a random order."""
+    """Equal numbers of honest and hostile kinds, in a random order."""
     drawn: list[Kind] = []
     for kinds, number in ((HONEST, count - count // 2), (HOSTILE, count // 2)):
         drawn += rng.choices(kinds, [kind.share for kind in kinds], k=number)

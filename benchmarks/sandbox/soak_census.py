@@ -31,9 +31,9 @@ class Census:
     """Anywhere on the machine, by the name that attacks give themselves."""
     processes_in_containers: int
     descriptors: int
-    """Of the grader."""
+    """Number of the grader's open descriptors."""
     mounts: frozenset[str]
-    """Of the grader's mount table, those of other containers left out."""
+    """Entries of the grader's mount table, without those of other containers."""
     containers: int
     cgroups: int
     """Folders named after containers of the grader, past or present."""
@@ -43,16 +43,16 @@ class Census:
     sockets: int
     """With the attacks' mark in their name."""
     rss_mb: float
-    """Of the grader."""
+    """Resident memory of the grader in MiB."""
     zygote_rss_mb: float
-    """Of the largest process below the grader."""
+    """Resident memory of the grader's largest descendant in MiB."""
 
     def numbers(self) -> dict[str, Any]:
         """For a line of JSON."""
         return {**asdict(self), "mounts": len(self.mounts), "files": len(self.files)}
 
     def leaks(self, before: Census, *, closed: bool) -> list[str]:
-        """What is there now and should not be.
+        """Descriptions of resources that exist now but should not.
 
         Args:
             before: with the sandbox open and idle, or before it was opened.

@@ -36,7 +36,7 @@ class End(NamedTuple):
 
     how: str
     complaint: str
-    """What was wrong with it, or nothing."""
+    """Description of what was wrong, or ""."""
 
 
 Act = Callable[[Sandbox, random.Random], Awaitable[End]]
@@ -49,7 +49,7 @@ SYSV_KEY = 0x5A000000
 
 
 def mark() -> str:
-    """In the name of everything that an attack tries to leave behind."""
+    """Mark in the names of everything that an attack tries to leave behind."""
     return f"soak-{os.getpid()}"
 
 
@@ -59,12 +59,12 @@ class Kind:
 
     name: str
     share: int
-    """How often it is drawn, relative to the other honest or the other hostile ones."""
+    """Relative frequency among the honest or among the hostile programs."""
     act: Act
 
 
 def limits(wall_s: float) -> Limits:
-    """Of one run."""
+    """Limits of one run."""
     return Limits(wall_s=wall_s, memory_mb=MEMORY_MB)
 
 
@@ -111,7 +111,7 @@ async def _computes(sandbox: Sandbox, rng: random.Random) -> End:
 
 
 async def _grade(sandbox: Sandbox, rng: random.Random) -> End:
-    """By all three kinds of tests; every other submission has a fault in one of them."""
+    """Grade by all three kinds of tests. Every other submission fails one of them."""
     wrong = rng.random() < 0.5
     offset = rng.randrange(10**6)
     body = f"x + {offset}" + (" + (x == 3)" if wrong else "")

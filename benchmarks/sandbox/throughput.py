@@ -151,7 +151,7 @@ def docker_run(python: str) -> list[str]:
 
 
 def report(found: dict[str, Rival]) -> dict[str, dict[str, float]]:
-    """What each rival came to."""
+    """Summary of each rival's measurements."""
     lines = {}
     for name, rival in found.items():
         beside = found[rival.beside].rates

@@ -59,7 +59,7 @@ MEGABYTES = 512
 PROGRESS = 2
 """Steps that a run must make after each fault before the next one."""
 GONE_S = 60.0
-"""In which all processes must be gone after a run, and after a learner that was killed."""
+"""Seconds within which all processes must be gone after a run or a killed learner."""
 STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78}
 """Quantiles (97.5%) of Student's distribution by degrees of freedom."""
 
@@ -81,7 +81,7 @@ class Chaos:
     patience_s: float = 900.0
     happened: list[dict[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    """What should not be, a line each."""
+    """Violations, one line each."""
 
     def __post_init__(self) -> None:
         self.out = self.disk.folder / "run"
@@ -256,7 +256,7 @@ def disturbed(
 
 
 def replayed(run: Path) -> dict[str, Any]:
-    """What ``rl.replay`` says of a run."""
+    """The result of ``rl.replay`` for a run."""
     words = [sys.executable, "-m", "rl.replay", f"run={run}"]
     said = subprocess.run(words, capture_output=True, text=True, timeout=3600, check=False)
     if not said.stdout.startswith("{"):
@@ -272,7 +272,7 @@ def last_rewards(run: Path, steps: int) -> float:
 
 
 def predicted(values: Sequence[float]) -> tuple[float, float]:
-    """In which one more value of the same kind lies, 95 of 100 times."""
+    """Interval that contains a further value of the same kind with probability 0.95."""
     count = len(values)
     wide = STUDENT[count - 1] * stdev(values) * sqrt(1 + 1 / count)
     return fmean(values) - wide, fmean(values) + wide

@@ -69,7 +69,7 @@ class Census:
         self._thread.start()
 
     def left(self, within_s: float) -> dict[str, list[str]]:
-        """What is still there of what was seen, when all of it should be gone within a time."""
+        """Wait up to ``within_s`` seconds; return the recorded resources that still exist."""
         end = time.monotonic() + within_s
         while any((found := self._left()).values()) and time.monotonic() < end:
             time.sleep(_LOOK_S)
@@ -112,7 +112,7 @@ def _called(pid: int) -> str:
 class Disk:
     """A file system of its own for a run's folder, which can be filled.
 
-    Where none may be mounted, files of the run may not grow instead.
+    If no disk can be mounted, a limit on the size of the run's files replaces it.
     """
 
     def __init__(self, folder: Path, megabytes: int) -> None:
@@ -182,7 +182,7 @@ def cut_connections(trainer: int, rng: random.Random, within_s: float = 30.0) ->
 
 
 def _connections(pid: int) -> list[int]:
-    """Its descriptors that are connections to this machine."""
+    """The process's descriptors that are connections to this machine."""
     inodes = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()

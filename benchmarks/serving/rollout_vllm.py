@@ -103,24 +103,24 @@ class Call:
     num_sampled: int
     seed: int
     wait_s: float
-    """Of the environment, after the answer."""
+    """Seconds of the environment after the answer."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What one repetition showed."""
+    """Measurements of one repetition."""
 
     tokens_per_s: float
     cpu_s: float
-    """Of this process."""
+    """Processor seconds of this process."""
     server_cpu_s: float
-    """Of the server's processes."""
+    """Processor seconds of the server's processes."""
     found: float
     """Prompt tokens that the prefix cache held."""
 
 
 def calls_of(trajectory: Trajectory, seed_key: tuple[int, ...]) -> list[Call]:
-    """What an episode asked for."""
+    """The requests of an episode."""
     segment = trajectory.segments[0]
     calls = []
     for turn, taken in enumerate(trajectory.turns):
@@ -247,7 +247,7 @@ class Bench:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     async def version(self) -> str:
-        """Of vLLM."""
+        """Version of vLLM."""
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"{self.url}/version") as answer,
@@ -307,7 +307,7 @@ async def compare(bench: Bench, episodes: int, rounds: int, profiling: bool) -> 
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Of the repetitions."""
+    """Summary of the repetitions."""
     return {
         "median": round(median(values), 3),
         "least": round(min(values), 3),

@@ -29,7 +29,7 @@ TRAIN = 0
 
 @dataclass
 class TaskLedger:
-    """What a run's files say of its tasks."""
+    """The tasks of a run according to its files."""
 
     learned: dict[int, int] = field(default_factory=dict)
     """From the number of a group to the update that it entered."""
@@ -40,10 +40,10 @@ class TaskLedger:
     begun_again: int = 0
     """Episodes that a failure made begin again."""
     wrong: list[str] = field(default_factory=list)
-    """What should not be, a line each."""
+    """Violations, one line each."""
 
     def to_json(self) -> dict[str, Any]:
-        """What a report says."""
+        """The ledger as plain data for a report."""
         return {
             "groups learned from": len(self.learned),
             "groups ahead": len(self.ahead),

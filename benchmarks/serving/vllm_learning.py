@@ -59,7 +59,7 @@ def one(row: str, seed: int, python: str, folder: Path) -> dict[str, Any]:
 
 
 def replayed(run: Path) -> dict[str, Any]:
-    """What ``rl.replay`` says of a run."""
+    """The result of ``rl.replay`` for a run."""
     command = [sys.executable, "-m", "rl.replay", f"run={run}"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=REPLAY_S, check=False)
     if said.returncode not in (0, 3):

@@ -58,14 +58,14 @@ def make_model(kind: str, window: int = WINDOW) -> Qwen3ForCausalLM:
 
 @dataclass(frozen=True)
 class Where:
-    """Where both ends are, and how weights go from one to the other."""
+    """Devices of both ends, and the transfer of weights between them."""
 
     device: str
     transfer: str
 
     @property
     def tolerance(self) -> float:
-        """By how much log-probabilities may differ: a GPU's kernels round in their own ways."""
+        """Largest allowed difference of log-probabilities; a GPU's kernels round differently."""
         return 1e-4 if self.device == "cpu" else 0.05
 
     def folders(self, adapter: dict[str, Any] | None) -> WeightFolders | Transfer:

@@ -76,7 +76,10 @@ class ReferenceQAOptions(RowOptions):
         if named and not self.judge_model:
             raise ValueError(f"judge ({self.judge}) needs judge_model, its name there")
         if self.judge_key and self.judge_key not in os.environ:
-            raise ValueError(f"judge_key ({self.judge_key!r}) is no environment variable here")
+            raise ValueError(
+                f"judge_key ({self.judge_key!r}) names no environment variable that is set: set "
+                f"it, or leave judge_key empty"
+            )
         self.limits()
 
     def limits(self) -> CallLimits:

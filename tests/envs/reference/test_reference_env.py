@@ -128,7 +128,7 @@ def test_an_endpoint_that_is_away_gives_no_reward():
         ({"judge": "http://x/v1"}, "needs judge_model, its name there"),
         (
             {"judge": "http://x/v1", "judge_model": "m", "judge_key": "NO_SUCH_KEY"},
-            r"judge_key \('NO_SUCH_KEY'\) is no environment variable",
+            r"judge_key \('NO_SUCH_KEY'\) names no environment variable that is set",
         ),
         ({"judge_retries": -1}, r"a judge's retries \(-1\) must be >= 0"),
     ],

@@ -1,7 +1,6 @@
-"""Both ends of a weight transfer for vLLM that needs no GPU: a file, named in each update.
+"""Both ends of a weight transfer for vLLM without a GPU, through a file that each update names.
 
-vLLM loads the receiving end as a plug-in; the sending end is made by its factory, as those of NCCL
-and IPC are.
+vLLM loads the receiving end as a plug-in. Its factory makes the sending end, as for NCCL and IPC.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ BACKEND = "turnwise_test"
 
 @dataclass
 class Met(WeightTransferInitInfo):
-    """Message to the receiver when both ends meet."""
+    """Message to the receiver when both ends connect."""
 
     word: str
 
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """Where the weights lie."""
+    """Path of the file with the weights."""
 
     path: str
 
 
 class Receiving(WeightTransferEngine[Met, Update]):
-    """In vLLM's worker."""
+    """The receiving end, in vLLM's worker."""
 
     init_info_cls = Met
     update_info_cls = Update
@@ -71,13 +70,13 @@ class Receiving(WeightTransferEngine[Met, Update]):
 
 @dataclass
 class Rendezvous(TrainerInitInfo):
-    """How the sending end is made."""
+    """Makes the sending end."""
 
     backend: ClassVar[str] = BACKEND
 
 
 class Sending(TrainerWeightTransferEngine[Rendezvous]):
-    """In the trainer. ``fault`` is called before the weights are announced."""
+    """The sending end, in the trainer. ``fault`` is called before the weights are announced."""
 
     init_info_cls = Rendezvous
     num_made = num_ended = 0
