@@ -1,4 +1,4 @@
-"""The working directory of a run: how it is made and removed."""
+"""The working directory of a run: how it is made, measured and removed."""
 
 # Plain os calls: relative to a folder's descriptor, and once per run.
 # ruff: noqa: PTH101, PTH102, PTH106
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import dataclass
 
 from tools.sandbox.inside import kernel
@@ -17,6 +18,10 @@ PRIVATE_FOLDER = "/tmp"
 MAX_FILES = 4096
 """Maximum number of files and folders of a run at the same time."""
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_COARSE_NS = 20_000_000
+"""Nanoseconds by which a file's time may lag behind the clock."""
+_MAX_OPENED = 100
+"""Maximum number of folders inside each other that have further folders beside them."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +118,65 @@ def _make_enterable(name: str, folder: int) -> None:
         os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)  # by name, chmod would follow a link
     finally:
         os.close(held)
+
+
+def free_bytes(folder: str) -> int:
+    """Free bytes of the file system of ``folder``; 0 if it has no limit."""
+    status = os.statvfs(folder)
+    return status.f_bfree * status.f_frsize
+
+
+def disk_use(folder: str) -> tuple[int, int, bool]:
+    """Bytes on disk and number of entries below ``folder``. Counting stops beyond ``MAX_FILES``.
+
+    The third value is whether the numbers are certain, because no folder changed meanwhile. A file
+    that is renamed all the time may be in none of the lists.
+    """
+    before_ns = time.time_ns() - _COARSE_NS
+    size, count, names, unread = _listed(top := os.open(folder, _ENTER), before_ns)
+    certain = not unread
+    opened = [(top, names)]
+    try:
+        while opened and count <= MAX_FILES and len(opened) < _MAX_OPENED:
+            here, names = opened[-1]
+            if not names:
+                os.close(opened.pop()[0])
+                continue
+            try:
+                inner = os.open(names.pop(), _ENTER, dir_fd=here)
+            except PermissionError:
+                return size, MAX_FILES + 1, True  # the folder cannot be measured
+            except OSError:
+                certain = False  # it was renamed
+                continue
+            if not names:  # a deep tree needs few descriptors
+                os.close(opened.pop()[0])
+            opened.append((inner, []))
+            more, number, names, unread = _listed(inner, before_ns)
+            opened[-1] = inner, names
+            size, count, certain = size + more, count + number, certain and not unread
+        return size, MAX_FILES + 1 if opened else count, certain
+    finally:
+        for fd, _ in opened:
+            os.close(fd)
+
+
+def _listed(folder: int, before_ns: int) -> tuple[int, int, list[str], bool]:
+    """Bytes, number of entries and names of the folders in an open folder.
+
+    The last value is whether an entry vanished, or the folder has changed since ``before_ns``.
+    """
+    size = count = 0
+    names = []
+    vanished = False
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            count += 1
+            try:
+                size += entry.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                vanished = True
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                names.append(entry.name)
+    return size, count, names, vanished or os.fstat(folder).st_mtime_ns >= before_ns

@@ -83,7 +83,8 @@ def files(tmp_path):
     return made
 
 
-def test_files_in_a_folder_that_is_renamed_all_the_time_are_found(files, tmp_path):
+def test_files_in_a_folder_that_is_renamed_all_the_time_are_found(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: 0)
     with subprocess.Popen(
         [sys.executable, "-c", RENAMER, str(tmp_path / "run")], stdout=subprocess.PIPE
     ) as renamer:
@@ -103,7 +104,7 @@ def test_files_are_measured_early_if_the_file_system_fills(files, monkeypatch):
     )
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(watchdog, "time", clock)
-    monkeypatch.setattr(watchdog, "_free_bytes", lambda folder: free.bytes)
+    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: free.bytes)
     guard = files()
     used = SimpleNamespace(bytes=400 << 10, measured=0)
 
@@ -125,6 +126,24 @@ def test_files_are_measured_early_if_the_file_system_fills(files, monkeypatch):
     used.bytes = 0
     assert guard.trouble([], {}, stopped=False) == ""
     assert used.measured == 3
+
+
+def test_processes_are_stopped_only_if_the_file_system_has_lost_room(files, monkeypatch):
+    free = SimpleNamespace(bytes=10 << 20)
+    stops = []
+    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: free.bytes)
+    monkeypatch.setattr(watchdog.time, "time_ns", lambda: 0)  # every folder has just changed
+    guard = watchdog._Files(files()._folder, 64 << 20, 16, lambda: stops.append(1) or [])
+    assert guard.trouble([], {}, stopped=False) == ""
+    free.bytes -= 20 << 20
+    guard._next = 0.0
+    assert guard.trouble([], {}, stopped=False) == ""
+    assert stops == []
+    for change in (10 << 20, -(13 << 20)):
+        free.bytes += change
+        guard._next = 0.0
+        assert guard.trouble([], {}, stopped=False) == ""
+    assert stops != []
 
 
 PARENT, CHILD = 2**22 + 1, 2**22 + 2  # above every process id of Linux

@@ -15,7 +15,7 @@ from typing import Any
 from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.supervisor import kernel_limits, mappings, process_tree, processes, usage
 from tools.sandbox.inside.supervisor.processes import Child, processor_s
-from tools.sandbox.inside.workdir import MAX_FILES, WorkDir
+from tools.sandbox.inside.workdir import MAX_FILES, WorkDir, disk_use, free_bytes
 
 _FIRST_S = 0.02
 """Seconds before the first check. Shorter programs are never checked."""
@@ -28,11 +28,6 @@ _BYTES_PER_S = 4 << 30
 _WEIGHT_OF_NICE = 1.25
 """Factor by which one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
-_COARSE_NS = 20_000_000
-"""Nanoseconds by which a file's time may lag behind the clock."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_OPENED = 100
-"""Maximum number of folders inside each other that have further folders beside them."""
 _NO_PRIORITY = os.sched_param(0)
 _PROCESSORS = os.cpu_count() or 1
 
@@ -292,8 +287,10 @@ class _Files:
         self._processes = processes
         self._members = members
         self._next = 0.0
-        self._free = 0
-        """Free bytes of the file system at the last measurement."""
+        self._free = self._seen = free_bytes(folder)
+        """Free bytes of the file system at the last measurement, and at the last call."""
+        self._lost = 0
+        """Bytes that the file system has lost since the start, given back or not."""
         self._slow = False
 
     def trouble(self, entries: list[int], maps: dict[int, bytes], *, stopped: bool) -> str:
@@ -308,14 +305,19 @@ class _Files:
             stopped: whether the processes are stopped.
         """
         self.spent_s = 0.0
-        if time.monotonic() < self._next and not stopped and self._lost_room() <= self.left:
+        free = free_bytes(self._folder)
+        self._lost += max(0, self._seen - free)
+        self._seen = free
+        if time.monotonic() < self._next and not stopped and self._free - free <= self.left:
             return ""
         before = time.thread_time()
-        self._free = _free_bytes(self._folder)
-        size, count, certain = 0, 0, stopped
-        if stopped or not self._slow:
+        self._free = free
+        # Stopping is visible to the program, so it is left out while the run can hide little.
+        pause = not stopped and (free == 0 or self._lost > self._limit // 2)
+        size, count, certain = 0, 0, False
+        if not (pause and self._slow):
             size, count, certain = self._measure(entries, maps)
-        if not certain and not stopped:
+        if pause and not certain:
             with processes.paused(self._members) as members:
                 entries = usage.entries(members)
                 maps = mappings.read(entries, self._processes)
@@ -328,73 +330,9 @@ class _Files:
             return f"files exceed {self._limit >> 20} MiB"
         return f"more than {MAX_FILES} files" if count > MAX_FILES else ""
 
-    def _lost_room(self) -> int:
-        return self._free - _free_bytes(self._folder)
-
     def _measure(self, entries: list[int], maps: dict[int, bytes]) -> tuple[int, int, bool]:
         """Bytes and number of the files, and whether no process can have hidden any meanwhile."""
-        size, count, certain = _disk_use(self._folder)
+        size, count, certain = disk_use(self._folder)
         unnamed = mappings.deleted(maps, self._folder, self._limit)
         unnamed |= usage.deleted_files(entries, self._folder)
         return size + sum(unnamed.values()), count, certain and not unnamed
-
-
-def _free_bytes(folder: str) -> int:
-    status = os.statvfs(folder)
-    return status.f_bfree * status.f_frsize
-
-
-def _disk_use(folder: str) -> tuple[int, int, bool]:
-    """Bytes on disk and number of entries below ``folder``. Counting stops beyond ``MAX_FILES``.
-
-    The third value is whether the numbers are certain, because no folder changed meanwhile. A file
-    that is renamed all the time may be in none of the lists.
-    """
-    before_ns = time.time_ns() - _COARSE_NS
-    size, count, names, unread = _listed(top := os.open(folder, _FOLDER), before_ns)
-    certain = not unread
-    opened = [(top, names)]
-    try:
-        while opened and count <= MAX_FILES and len(opened) < _MAX_OPENED:
-            here, names = opened[-1]
-            if not names:
-                os.close(opened.pop()[0])
-                continue
-            try:
-                inner = os.open(names.pop(), _FOLDER, dir_fd=here)
-            except PermissionError:
-                return size, MAX_FILES + 1, True  # the folder cannot be measured
-            except OSError:
-                certain = False  # it was renamed
-                continue
-            if not names:  # a deep tree needs few descriptors
-                os.close(opened.pop()[0])
-            opened.append((inner, []))
-            more, number, names, unread = _listed(inner, before_ns)
-            opened[-1] = inner, names
-            size, count, certain = size + more, count + number, certain and not unread
-        return size, MAX_FILES + 1 if opened else count, certain
-    finally:
-        for fd, _ in opened:
-            os.close(fd)
-
-
-def _listed(folder: int, before_ns: int) -> tuple[int, int, list[str], bool]:
-    """Bytes, number of entries and names of the folders in an open folder.
-
-    The last value is whether an entry vanished, or the folder has changed since ``before_ns``.
-    """
-    size = count = 0
-    names = []
-    vanished = False
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            count += 1
-            try:
-                size += entry.stat(follow_symlinks=False).st_blocks * 512
-            except FileNotFoundError:
-                vanished = True
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                names.append(entry.name)
-    return size, count, names, vanished or os.fstat(folder).st_mtime_ns >= before_ns
