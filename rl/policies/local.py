@@ -20,7 +20,7 @@ class Local(PolicyEngine):
     supports_deterministic = True
 
     async def open(self, context: PolicyContext) -> LocalPolicy:
-        """Sample from the learner's own model, or from a copy if both compute at once."""
+        """Sample from the learner's own model, or from a copy if the learner computes meanwhile."""
         # Heavy imports come here, so that the command line's help starts quickly.
         from agents.local import Limits, LocalPolicy
         from rl.learner.local import LocalWeights, load_policy_model

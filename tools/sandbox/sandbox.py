@@ -56,7 +56,7 @@ class Sandbox:
 
     @property
     def workers(self) -> int:
-        """Runs, grades and session calls in flight at once."""
+        """Maximum number of concurrent runs, grades and session calls."""
         return self.executor.workers
 
     @property

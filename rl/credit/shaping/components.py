@@ -1,4 +1,4 @@
-"""Rewards of lengths as named shapings. Their options are checked when a run starts.
+"""Named shapings that reward lengths. Their options are checked when a run starts.
 
 A length is the number of sampled tokens in all turns of an episode. ``l1_max`` and ``cosine``
 replace the 1 of a right answer by a reward that depends on its length; the others add to it.

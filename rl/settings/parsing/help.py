@@ -69,7 +69,7 @@ def help_text(
     lines += _in_columns(rows)
     if len(shown) < len(parameters):
         left = len(parameters) - len(shown)
-        lines += ["", f"{left} more keys: --help=all. A choice's own: env=NAME --help."]
+        lines += ["", f"{left} more keys: --help=all. An environment's own keys: env=NAME --help."]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Limits the requests that a server holds at once."""
+"""Limits the number and the size of the requests that a server holds."""
 
 from __future__ import annotations
 
