@@ -207,13 +207,13 @@ async def _learn(
 
     with phase("reward"):
         agreement = await trainer.shape(step, groups)
-    metrics: dict[str, Any] = {"step": step} | rollout_metrics(
-        groups, trainer.runtime.success_score
-    )
+    # In threads, also the files: episodes that are played ahead continue.
+    score = trainer.runtime.success_score
+    metrics: dict[str, Any] = {"step": step}
+    metrics |= await asyncio.to_thread(rollout_metrics, groups, score)
     metrics |= await trainer.runtime.service_metrics.take()
     with phase("write"):
         write = partial(trainer.folder.write_trajectories, step, groups)
-        # In a thread: episodes that are played ahead continue.
         written = await asyncio.to_thread(write, trainer.config.keep_episodes)
     try:
         with phase("learn"):

@@ -4,10 +4,10 @@
 
 An episode has turns of 512 context tokens and 512 sampled tokens; by default a step has 512
 episodes of 32,768 tokens. The benchmark goes through a step as ``rl.train`` does: it appends and
-checks the episodes on the event loop, and computes their metrics there. In threads it writes and
-reads their files, encodes the stream's state for a checkpoint, and makes the batch and GRPO's
-advantages. Meanwhile the loop counts its longest pause. Prints one line of JSON, and writes it to
-the file: seconds for a million tokens of each part, the longest pauses, and the files' sizes.
+checks the episodes on the event loop. In threads it computes their metrics, writes and reads their
+files, encodes the stream's state for a checkpoint, and makes the batch and GRPO's advantages.
+Meanwhile the loop counts its longest pause. Prints one line of JSON, and writes it to the file:
+seconds for a million tokens of each part, the longest pauses, and the files' sizes.
 """
 
 from __future__ import annotations
@@ -110,14 +110,13 @@ async def measure(episodes: int, tokens: int, folder: Path) -> dict[str, Any]:
     def learn() -> None:
         assign_credit(ALGORITHMS["grpo"], Batch.from_groups(groups))
 
-    async def metrics() -> None:
+    def metrics() -> None:
         rollout_metrics(groups)
-        await asyncio.sleep(0)
         staleness_metrics([t for group in groups for t in group.finished], 4)
 
     path = folder / "step-000001.jsonl.gz"
     groups: list[TrajectoryGroup] = await part("append_and_check", collect)
-    await part("metrics", metrics)
+    await part("metrics", lambda: asyncio.to_thread(metrics))
     await part("write", lambda: asyncio.to_thread(write_trajectories, path, groups))
     slots = [Slot(n, [n], 0, [group], done=True) for n, group in enumerate(groups)]
     snapshot = Snapshot(len(slots), slots)

@@ -57,7 +57,8 @@ class Snapshot:
         groups = [group for slot in self.slots for group in slot.played]
         records, tokens = to_table([t for group in groups for t in group.trajectories])
         # JSON makes plain values: an environment's text may be a subclass of str.
-        plain = iter(json.loads(json.dumps(records)))
+        # One record at a time, as a call of json lets no other thread run.
+        plain = iter([json.loads(json.dumps(record)) for record in records])
         return {
             "begun": self.begun,
             "tokens": {name: torch.from_numpy(column) for name, column in tokens.items()},

@@ -171,7 +171,7 @@ class Trainer:
         async with self.runtime.learning():
             metrics = await self.learner.update(Experience(groups, ptx_data), version + 1)
         self._curriculum_state = self.curriculum.state_dict()
-        return metrics | staleness_metrics(finished, version)
+        return metrics | await asyncio.to_thread(staleness_metrics, finished, version)
 
     async def publish(self) -> dict[str, float]:
         """Load the current weights into the policy, and return the policy's metrics.
