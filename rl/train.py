@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl.errors import RunFailure
+from rl.errors import RunFailure, UsageError
 from rl.files import discard_if_refused, write_stdout
 from rl.run.folder import RunFolder
 from rl.run.process.activity import LEARNER, OPEN, Activities
@@ -65,7 +65,7 @@ async def train(
     """Train as ``config`` specifies, in the process of ``host``, with additional callbacks.
 
     Raises:
-        UsageError: a setting is wrong, or the folder holds another run or a running one.
+        UsageError: a setting is wrong, or the folder holds another or a running run.
         RunFailure: a callback raised an error; the finished steps are saved.
         NonFiniteLoss, BrokenWeights: the last update failed; earlier weights are saved.
         RolloutFailure: too many episodes failed for reasons other than the policy.
@@ -76,7 +76,7 @@ async def train(
     folder = RunFolder(run_path(config.out, config, config.algo.name), config)
     with folder.held(), Display(title, config.steps) as display:
         display.report(f"run folder: {folder.path}")
-        check_splits(config)
+        _check(config, display.report)
         tracker = _tracker(config, folder, display, callbacks)
         # These load torch; `--help`, a mistyped key and the first line do not wait for it.
         from rl.run.process.interrupt import Interrupt
@@ -345,7 +345,29 @@ async def _test(trainer: Trainer, weights: str, tracker: Tracker) -> PassRate | 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    return run_command("rl.train", TrainConfig, PRESETS, _run, argv)
+    return run_command("rl.train", TrainConfig, PRESETS, _run, argv, _explain)
+
+
+def _check(config: TrainConfig, report: Callable[[str], None]) -> None:
+    """Check the data's splits and the memory that the run needs.
+
+    Raises:
+        UsageError: a split is empty, or the run cannot fit into the GPU's memory.
+    """
+    check_splits(config)
+    from rl.planning.memory import check_memory  # loads torch
+
+    check_memory(config, report)
+
+
+def _explain(config: TrainConfig) -> str:
+    """The memory plan."""
+    from rl.planning.memory import explain
+
+    try:
+        return explain(config)
+    except UsageError as error:
+        return f"no memory plan: {error}"
 
 
 def _run(config: TrainConfig) -> int:

@@ -279,11 +279,10 @@ class ManagedServer:
         weights, version = self._weights
         began = time.perf_counter()
         with self.busy(SYNC):
-            loaded = await self.client.load(weights, version)
+            await self.client.load(weights, version)
             self._num_done += 1
             seconds = time.perf_counter() - began
-            proof = await self._prober.prove(self.client, version, sampled=sampled, loaded=loaded)
-            return seconds, proof
+            return seconds, await self._prober.prove(self.client, version, sampled=sampled)
 
     async def _recover(self, error: Unreachable) -> None:
         """Verify the server if it may only have lost a connection; else restart or await it."""

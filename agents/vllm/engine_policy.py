@@ -37,8 +37,7 @@ class VLLMEnginePolicy(VLLMServerPolicy):
         load_s: float = 120.0,
     ) -> None:
         self._server = ManagedServer(prober, runner=process, start_s=start_s, load_s=load_s)
-        self.sleeps = process.config.sleep
-        """Whether the engine frees its memory while the learner learns."""
+        self._sleeps = process.config.sleep
         super().__init__(
             [self._server], publisher, prober, context_window=context_window, timeouts=timeouts
         )
@@ -58,10 +57,10 @@ class VLLMEnginePolicy(VLLMServerPolicy):
         """Properties of the policy that a run records."""
         import vllm
 
-        return {"policy": "vllm-engine", "vllm": vllm.__version__, "sleep": self.sleeps}
+        return {"policy": "vllm-engine", "vllm": vllm.__version__, "sleep": self._sleeps}
 
     async def _rest(self, *, asleep: bool) -> None:
-        if not self.sleeps or not self._server.is_ready:
+        if not self._sleeps or not self._server.is_ready:
             return
         engine = self._server.client
         assert isinstance(engine, Engine)

@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 """Layer types in which a position reads only positions to its left, with or without padding."""
-CPU_ROW_TOKENS = 1024
-"""A CPU's packed rows are filled up to this: longer ones leave its caches."""
 _padded: set[str] = set()
 """Kinds of models whose rows are padded, each named once in the log."""
 
@@ -246,9 +244,7 @@ class ScoringModel:
         whole: bool = False,
     ) -> list[MicroBatch]:
         """The batch's micro-batches for this model; see :meth:`Batch.micro_batches`."""
-        packed = 0
-        if self.packs and _reads_whole_rows(self.model, batch):
-            packed = CPU_ROW_TOKENS if self.device.type == "cpu" else max_tokens
+        packed = self.packs and _reads_whole_rows(self.model, batch)
         return batch.micro_batches(max_tokens, episodes, whole=whole, packed=packed)
 
     def score(self, micro: MicroBatch) -> TokenScores:
@@ -344,10 +340,15 @@ def make_reference(
     """
     if algorithm.kl.coef <= 0:
         return None
-    if is_adapted(model) and not algorithm.kl.ref_every:
+    if not needs_copy(model, algorithm):
         return BaseModel(model, temperature, memory=memory, packing=packing)
     frozen = copy.deepcopy(model).requires_grad_(False)
     return ScoringModel(frozen, temperature, memory=memory, packing=packing)
+
+
+def needs_copy(model: PreTrainedModel, algorithm: Algorithm) -> bool:
+    """Whether the reference is a copy of the model; see :func:`make_reference`."""
+    return algorithm.kl.coef > 0 and not (is_adapted(model) and not algorithm.kl.ref_every)
 
 
 def copied(reference: ScoringModel | None) -> PreTrainedModel | None:

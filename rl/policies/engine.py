@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from rl.policies.memory import DeviceFacts, PolicyMemory
+
 if TYPE_CHECKING:
     import torch
 
@@ -135,6 +137,13 @@ class PolicyEngine(ABC):
             UsageError: the policy cannot run on this machine or with these settings.
         """
         return
+
+    def device_memory(self, device: DeviceFacts) -> PolicyMemory:
+        """The memory that the policy takes on the learner's device, for the memory plan.
+
+        The default is none: the policy computes elsewhere.
+        """
+        return PolicyMemory()
 
     @abstractmethod
     async def open(self, context: PolicyContext) -> Policy:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rl.policies.engine import PolicyContext, PolicyEngine
+from rl.policies.memory import DeviceFacts, PolicyMemory
 
 if TYPE_CHECKING:
     from agents.local import LocalPolicy
@@ -18,6 +19,15 @@ class Local(PolicyEngine):
     """A transformers model in this process, with the learner's own weights."""
 
     supports_deterministic = True
+
+    def device_memory(self, device: DeviceFacts) -> PolicyMemory:
+        """The cache of all slots, and a copy of the weights if both compute at once.
+
+        The cache grows by a quarter, and the smaller one exists until its content is copied.
+        """
+        cache = device.slots * device.episode_cache()
+        own = device.weights if device.ahead else 0
+        return PolicyMemory(generating=own + cache * 9 // 5, learning=own + cache)
 
     async def open(self, context: PolicyContext) -> LocalPolicy:
         """Sample from the learner's own model, or from a copy if the learner computes meanwhile."""

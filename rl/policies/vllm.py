@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rl.errors import UsageError
 from rl.policies.engine import PolicyContext, RunSettings
+from rl.policies.memory import DeviceFacts, PolicyMemory
 from rl.policies.serving import ServerEngine
 
 if TYPE_CHECKING:
@@ -267,6 +268,11 @@ class VLLMInProcess(VLLM):
                 f"device ({device}) must be cuda with policy=vllm-engine, which uses the first GPU "
                 f"it sees: set CUDA_VISIBLE_DEVICES={device.index}"
             )
+
+    def device_memory(self, device: DeviceFacts) -> PolicyMemory:
+        """The share ``gpu_memory``, which a sleeping engine frees while the learner learns."""
+        share = int(self.gpu_memory * device.capacity) if device.on_gpu else 0
+        return PolicyMemory(share, 0 if self.sleep else share, sleeps=self.sleep)
 
     async def open(self, context: PolicyContext) -> VLLMEnginePolicy:
         """Start the engine, and load the learner's weights."""

@@ -151,10 +151,7 @@ class GroupStream:
         return len(self._running)
 
     def snapshot(self) -> Snapshot:
-        """A copy of the slots that no update has taken.
-
-        Slots that end later do not change the copy.
-        """
+        """The slots without an update; slots that end later do not change it."""
         slots = [*self._taken, *self._slots.values()]
         return Snapshot(
             self._begun,

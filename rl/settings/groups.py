@@ -121,6 +121,17 @@ class TextsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """The memory plan that --dry-run prints."""
+
+    gpu_gb: float = 0.0
+    """Memory of the GPU to plan for, in GiB; 0: the device of the run."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "gpu_gb")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TinyRecipe:
     """Size and warm start of model=tiny, a small Qwen3."""
 

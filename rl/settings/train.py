@@ -16,7 +16,7 @@ from rl.credit.shaping import make_shapings
 from rl.learner.registration import check_learner
 from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.rollout.curriculum import CurriculumConfig
-from rl.settings.groups import EvalConfig, TextsConfig, at_least
+from rl.settings.groups import EvalConfig, PlanConfig, TextsConfig, at_least
 from rl.settings.lora import LoraConfig
 from rl.settings.parsing.choice import Build, Choice
 from rl.settings.parsing.from_python import from_python
@@ -124,6 +124,8 @@ class TrainConfig(TrackingConfig, RunConfig):
     the loss does not depend on it. Models that cannot compute packed rows are padded."""
     memory: MemoryConfig = field(default_factory=left_out)
     """What the learner keeps in the device's memory."""
+    plan: PlanConfig = field(default_factory=left_out)
+    """The memory plan."""
     eval: EvalConfig = field(default_factory=left_out)
     """Evaluation on held-out tasks."""
     out: str = "runs/{env}-{algo}-{seed}"

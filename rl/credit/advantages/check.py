@@ -1,4 +1,4 @@
-"""Checks the results of advantages."""
+"""Checks of what an advantage returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_credit(advantage: Advantage, credit: Credit, num_tokens: int) -> None:
     """Check that a plug-in returned one number for each token.
 
     Raises:
-        RunFailure: the plug-in did not.
+        RunFailure: it did not.
     """
     returned = {"advantages": credit.advantages}
     if advantage.needs_values:

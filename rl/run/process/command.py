@@ -52,6 +52,7 @@ def run_command(
     presets: Mapping[str, Mapping[str, str]],
     work: Callable[[C], int],
     argv: Sequence[str] | None,
+    explain: Callable[[C], str] = lambda config: "",
 ) -> int:
     """Parse the command line of ``python -m module`` and do the command's work.
 
@@ -63,6 +64,7 @@ def run_command(
         presets: named settings.
         work: does the work and returns the exit code.
         argv: the words after the module, or None for those of this process.
+        explain: what a dry run adds on stderr to the settings.
 
     Returns:
         The exit code.
@@ -77,6 +79,8 @@ def run_command(
         if config.dry_run:
             _check_tracking(config)
             write_stdout(as_lines(config))
+            if added := explain(config):
+                report(added)
             return 0
         with terminable():
             return work(config)

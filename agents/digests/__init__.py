@@ -1,1 +1,0 @@
-"""Digests of tensors, which show that an engine holds the weights that the learner sent."""

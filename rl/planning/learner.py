@@ -1,0 +1,189 @@
+"""The learner's memory, counted by running one update of it without data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from agents.segment import Segment
+from rl.credit.algorithm import Algorithm
+from rl.credit.batch import Batch, MicroBatch
+from rl.learner.lora import add_adapter
+from rl.learner.memory.activations import decoder_layers
+from rl.learner.optimizer import Optimizer
+from rl.learner.scoring import ScoringModule, needs_copy
+from rl.learner.settings import MemoryConfig, OptimizerConfig
+from rl.planning.live_bytes import LiveBytes, size_of, without_memory
+from rl.settings.lora import LoraConfig
+
+EIGHT_BITS = (2 + 2 * 4 / 256) / 8
+"""Size of averages of 8 bits, as a share of those of 32: two bytes a weight, and two float32 scales
+for each block of 256 weights (Dettmers et al. 2021, arXiv 2110.02861, section 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerMemory:
+    """Bytes of the learner's parts."""
+
+    weights: int
+    """The model and its adapter."""
+    critic: int
+    reference: int
+    """A copy of the initial model; 0: the algorithm needs none."""
+    copies: int
+    """Float32 copies of narrower weights."""
+    moments: int
+    """The optimizer's averages."""
+    gradients: int
+    activations: int
+    """All else at the peak of an update: activations, logits of the head, temporary tensors."""
+
+    @property
+    def resident(self) -> int:
+        """What stays between two updates."""
+        return self.weights + self.critic + self.reference + self.copies + self.moments
+
+    @property
+    def peak(self) -> int:
+        """The most that exists at one time."""
+        return self.resident + self.gradients + self.activations
+
+
+def learner_memory(
+    config: PretrainedConfig,
+    algorithm: Algorithm,
+    optimizer: OptimizerConfig,
+    lora: LoraConfig,
+    memory: MemoryConfig,
+    dtype: str,
+    *,
+    row: int,
+    max_tokens: int,
+) -> LearnerMemory:
+    """The memory of an update.
+
+    Args:
+        config: the model's configuration.
+        algorithm: the algorithm's settings.
+        optimizer: the optimizer's settings.
+        lora: the adapter's settings.
+        memory: what the learner keeps; "auto" means the mode of a CPU.
+        dtype: type of the weights.
+        row: tokens of the longest row.
+        max_tokens: maximum tokens of a micro-batch of several rows.
+
+    Raises:
+        ValueError: the adapter does not fit the model.
+    """
+    micro = _rows_of(row, max_tokens)
+    model = _shapes_of(config, dtype)
+    with torch.device("meta"):
+        if lora.rank:
+            add_adapter(model, lora, "", 0)
+        root = ScoringModule(
+            model,
+            with_values=algorithm.uses_values,
+            own_trunk=algorithm.value.critic == "model",
+            memory=memory,
+        )
+    copies_reference = needs_copy(model, algorithm)
+    # The kernels of bitsandbytes need data, and all fake memory is on one device.
+    with without_memory(), LiveBytes() as live:
+        root.to_empty(device="cpu")
+        model.tie_weights()
+        found = _count(root, replace(optimizer, state_bits=32), micro, live)
+    if copies_reference:
+        found = replace(found, reference=found.weights)
+    if optimizer.state_bits == 8:
+        found = replace(found, moments=int(EIGHT_BITS * found.moments))
+    if memory.activation_checkpointing == "offload":
+        width = root.head.in_features * root.head.weight.element_size()
+        inputs = len(decoder_layers(root.trunk)) * micro.input_ids.numel() * width
+        found = replace(found, activations=found.activations - inputs)
+    return found
+
+
+def _count(
+    root: ScoringModule, settings: OptimizerConfig, micro: MicroBatch, live: LiveBytes
+) -> LearnerMemory:
+    """The memory of an update, without a reference, by making the update."""
+    parts = [part for part in (root.value_head, root.value_trunk) if part is not None]
+    critic = [p for part in parts for p in part.parameters()]
+    trained = [p for p in root.parameters() if p.requires_grad]
+    live.count(root.parameters())
+    optimizer = Optimizer(trained, settings, critic)
+    # The averages of gradients exist from the first step on, and the sum of gradients from the
+    # first micro-batch on.
+    before = live.now
+    optimizer.add_zero_gradient()
+    _step(optimizer)
+    moments = live.now - before
+    resident = live.now
+    optimizer.add_zero_gradient()
+    gradients = live.now - resident
+    live.restart()
+    optimizer.backward(_loss(root, micro))
+    _step(optimizer)
+    return LearnerMemory(
+        weights=size_of(root.model.parameters()),
+        critic=size_of(critic),
+        reference=0,
+        copies=size_of(optimizer.state_dict()["copies"].values()),
+        moments=moments,
+        gradients=gradients,
+        activations=live.peak - resident - gradients,
+    )
+
+
+def _loss(root: ScoringModule, micro: MicroBatch) -> Tensor:
+    """A number that depends on every score, as a loss does."""
+    scores = root(micro, temperature=1.0)
+    total: Tensor = scores.logprobs.sum() + scores.entropy.sum()
+    return total if scores.values is None else total + scores.values.sum()
+
+
+def _step(optimizer: Optimizer) -> None:
+    optimizer.clip_gradients()
+    optimizer.step()
+
+
+def episode_cache(config: PretrainedConfig, dtype: str, tokens: int) -> int:
+    """Bytes of the keys and values of one episode of ``tokens`` tokens."""
+    model = _shapes_of(config, dtype)
+    with without_memory(), LiveBytes() as live, torch.no_grad():
+        model.to_empty(device="cpu")
+        live.count((*model.parameters(), *model.buffers()))
+        ids = torch.zeros(1, tokens, dtype=torch.long)
+        before = live.now
+        cached = model.base_model(input_ids=ids, use_cache=True).past_key_values
+        size: int = live.now - before
+        del cached
+    return size
+
+
+def _shapes_of(config: PretrainedConfig, dtype: str) -> PreTrainedModel:
+    """The model without data."""
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, dtype)
+        )
+    model.eval()
+    return model
+
+
+def _rows_of(tokens: int, max_tokens: int) -> MicroBatch:
+    """The largest micro-batch: as many rows of ``tokens`` as fit, trained on all of them."""
+    row = Segment(
+        token_ids=[0] * tokens,
+        loss_mask=[0] + [1] * (tokens - 1),
+        sampling_logprobs=[0.0] * tokens,
+        versions=[0] * tokens,
+        turn_ids=[0] * tokens,
+    )
+    count = max(1, max_tokens // tokens)
+    batch = Batch.from_segments([row] * count)
+    (micro,) = batch.micro_batches(max(max_tokens, tokens), torch.ones(count, dtype=torch.bool))
+    return micro

@@ -1,0 +1,338 @@
+"""The memory plan: bytes of each part in each phase of a step, against the device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from os import sysconf
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PretrainedConfig
+
+from rl.errors import UsageError
+from rl.learner.lora import base_of
+from rl.learner.settings import MemoryConfig
+from rl.planning.learner import LearnerMemory, episode_cache, learner_memory
+from rl.planning.live_bytes import gib
+from rl.policies.memory import DeviceFacts
+from rl.runtime.model import device_of, dtype_of
+from rl.settings.train import TrainConfig
+
+CONTEXT = 3 << 28
+"""Bytes of CUDA's context and of the libraries' workspaces: 0.75 GiB, an estimate."""
+MIN_SLOTS = 8
+"""Fewer slots are not suggested: generation would be slow."""
+USUAL_ROW = 4096
+"""Episodes of at least this length are suggested before an adapter is."""
+MIN_ROW = 512
+"""Shorter episodes are not suggested."""
+FRAGMENTS = 0.05
+"""Share of the other bytes that torch's allocator cannot use, an estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes of each part, in the phases ``learn`` and ``generate``."""
+
+    device: str
+    capacity: int
+    row: int
+    """Tokens of the longest row."""
+    learn: Mapping[str, int]
+    generate: Mapping[str, int]
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the larger phase."""
+        return max(sum(self.learn.values()), sum(self.generate.values()))
+
+    @property
+    def fits(self) -> bool:
+        """Whether both phases fit into the device's memory."""
+        return self.peak <= self.capacity
+
+    def table(self) -> str:
+        """The plan as lines for a terminal."""
+        names = list(dict.fromkeys((*self.learn, *self.generate)))
+        width = max(map(len, names)) + 2
+        lines = [
+            f"memory plan for {self.device}, rows of up to {self.row} tokens",
+            f"{'':{width}}{'learn':>12}{'generate':>12}",
+        ]
+        for name in names:
+            cells = (self.learn.get(name, 0), self.generate.get(name, 0))
+            if any(cells):
+                text = "".join(f"{gib(size) if size else '-':>12}" for size in cells)
+                lines.append(f"{name:{width}}{text}")
+        totals = (sum(self.learn.values()), sum(self.generate.values()))
+        lines.append(f"{'total':{width}}" + "".join(f"{gib(size):>12}" for size in totals))
+        lines.append("fits" if self.fits else "does not fit")
+        return "\n".join(lines)
+
+
+class Planner:
+    """Plans a run and variants of it.
+
+    Args:
+        config: the run's settings, whose model and device all variants have.
+
+    Raises:
+        UsageError: the model's configuration cannot be read, or the device is missing.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.model = _model_config(config.model)
+        self.device, self.capacity, self.on_gpu = _device(config)
+        self._learners: dict[tuple[object, ...], LearnerMemory] = {}
+        self._caches: dict[tuple[str, int], int] = {}
+
+    def plan(self, config: TrainConfig) -> MemoryPlan:
+        """The memory plan of a run with the model and the device of this planner."""
+        dtype = self._dtype(config)
+        row = self._row(config)
+        learner = self._learner(config, dtype, row)
+        facts = DeviceFacts(
+            capacity=self.capacity,
+            on_gpu=self.on_gpu,
+            weights=learner.weights,
+            episode_cache=partial(self._cache, dtype, row),
+            slots=config.sampling.slots,
+            ahead=config.staleness > 0,
+        )
+        policy = config.policy.settings.device_memory(facts)
+        resident = _resident(config, learner)
+        learn = {
+            **resident,
+            "gradients": learner.gradients,
+            "activations": learner.activations,
+            "policy": policy.learning,
+        }
+        if not self.on_gpu and not config.algorithm.one_step:
+            learn["copy for undoing"] = learner.weights + learner.copies + learner.moments
+        kept = {"weights": learner.weights} if policy.sleeps else resident
+        generate = {**kept, "policy": policy.generating}
+        if self.on_gpu:
+            for phase in (learn, generate):
+                phase["CUDA, fragments"] = CONTEXT + int(FRAGMENTS * sum(phase.values()))
+        return MemoryPlan(self.device, self.capacity, row, learn, generate)
+
+    def _learner(self, config: TrainConfig, dtype: str, row: int) -> LearnerMemory:
+        memory = self._memory(config)
+        key = (config.lora.rank, row, config.micro_batch_tokens, memory)
+        if key not in self._learners:
+            self._learners[key] = learner_memory(
+                self.model,
+                config.algorithm,
+                config.effective_optimizer,
+                config.lora,
+                memory,
+                dtype,
+                row=row,
+                max_tokens=config.micro_batch_tokens,
+            )
+        return self._learners[key]
+
+    def _cache(self, dtype: str, row: int) -> int:
+        if (dtype, row) not in self._caches:
+            self._caches[dtype, row] = episode_cache(self.model, dtype, row)
+        return self._caches[dtype, row]
+
+    def _row(self, config: TrainConfig) -> int:
+        window: int = self.model.max_position_embeddings
+        return config.context_length or window
+
+    def _memory(self, config: TrainConfig) -> MemoryConfig:
+        """The settings of the learner's memory, with the effective ones of this device."""
+        device = "cuda" if self.on_gpu else "cpu"
+        return replace(
+            config.memory,
+            activation_checkpointing=config.memory.checkpointing_on(device),
+            head_mib=config.memory.head_bytes(device) >> 20,
+        )
+
+    def _dtype(self, config: TrainConfig) -> str:
+        if config.dtype == "auto" and self.on_gpu:
+            return "bfloat16"
+        return str(dtype_of(config)).removeprefix("torch.")
+
+
+def explain(config: TrainConfig) -> str:
+    """The memory plan as lines, with settings that fit if the run does not; "" without a plan.
+
+    Raises:
+        UsageError: the model's configuration cannot be read, or the device is missing.
+    """
+    if not _is_planned(config):
+        return ""
+    planner = Planner(config)
+    plan = planner.plan(config)
+    lines = plan.table()
+    return lines if plan.fits else f"{lines}: {_advice(planner, config)}"
+
+
+def check_memory(config: TrainConfig, report: Callable[[str], None]) -> None:
+    """Refuse a run that cannot fit into a GPU's memory, before anything is loaded.
+
+    A run on a CPU is not checked, unless ``plan.gpu_gb`` names a GPU.
+
+    Without ``context_length`` an episode may fill the model's window, but few do. Such a run is
+    refused only if short episodes do not fit; else a line says what long ones would need.
+
+    Raises:
+        UsageError: the run cannot fit, or the device is missing.
+    """
+    if not _is_planned(config):
+        return
+    if not config.plan.gpu_gb and device_of(config).type != "cuda":
+        return
+    planner = Planner(config)
+    plan = planner.plan(config)
+    if plan.fits:
+        return
+    problem = (
+        f"the run needs {gib(plan.peak)} of {planner.device}, if episodes "
+        f"have {plan.row} tokens: {_advice(planner, config)} (--dry-run shows the parts)"
+    )
+    short = replace(config, context_length=MIN_ROW)
+    if config.context_length or not planner.plan(short).fits:
+        raise UsageError(problem)
+    report(problem)
+
+
+def _is_planned(config: TrainConfig) -> bool:
+    """Whether there is a plan: for a learner in this process, and a model that is not tiny."""
+    return config.model != "tiny" and config.learner == "local"
+
+
+def _advice(planner: Planner, config: TrainConfig) -> str:
+    words = settings_that_fit(planner, config)
+    return f"give {words}" if words else "give a smaller model"
+
+
+def settings_that_fit(planner: Planner, config: TrainConfig) -> str:
+    """Words of the command line with which the run would fit; "" if none were found.
+
+    The changes that cost least come first, and each keeps the former ones.
+    """
+    words: list[str] = []
+    for change in (_checkpoints, _sleep, _fewer_slots, _shorter, _adapter, _shortest):
+        plan = planner.plan(config)
+        if plan.fits:
+            break
+        changed = change(planner, config, plan)
+        if changed is not None:
+            word, config = changed
+            words = [w for w in words if w.split("=")[0] != word.split("=")[0]] + [word]
+    return " ".join(words) if planner.plan(config).fits else ""
+
+
+Change = tuple[str, TrainConfig] | None
+
+
+def _checkpoints(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
+    """Compute activations twice instead of keeping them."""
+    memory = config.memory
+    if memory.activation_checkpointing != "off" and planner.on_gpu:
+        return None
+    if memory.activation_checkpointing in ("on", "offload"):
+        return None
+    on = replace(memory, activation_checkpointing="on")
+    return "memory.activation_checkpointing=on", replace(config, memory=on)
+
+
+def _sleep(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
+    """Let the policy free its memory while the learner learns, if it can."""
+    settings: Any = config.policy.settings
+    if getattr(settings, "sleep", None) is not False or config.staleness:
+        return None
+    awake = replace(config.policy, settings=replace(settings, sleep=True))
+    return "policy.sleep=true", replace(config, policy=awake)
+
+
+def _fewer_slots(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
+    """Decode fewer episodes at once, if the policy's memory grows with their number."""
+    slots = config.sampling.slots
+    one = replace(config, sampling=replace(config.sampling, slots=1))
+    small = planner.plan(one)
+    if small.peak == plan.peak:
+        return None
+    # Memory is linear in the number of slots.
+    each = [
+        (sum(big.values()) - sum(little.values())) / (slots - 1)
+        for big, little in ((plan.learn, small.learn), (plan.generate, small.generate))
+    ]
+    room = [plan.capacity - sum(phase.values()) for phase in (small.learn, small.generate)]
+    fits = 1 + min(int(r // e) for r, e in zip(room, each, strict=True) if e > 0)
+    fits = max(MIN_SLOTS, min(fits, slots))
+    if fits >= slots:
+        return None
+    fewer = replace(config, sampling=replace(config.sampling, slots=fits))
+    return f"sampling.slots={fits}", fewer
+
+
+def _adapter(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
+    """Train an adapter instead of all weights."""
+    if config.lora.rank:
+        return None
+    return "lora.rank=16", replace(config, lora=replace(config.lora, rank=16))
+
+
+def _shorter(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
+    """Shorten the episodes, but not to less than a usual length."""
+    return _shortened(planner, config, plan, USUAL_ROW)
+
+
+def _shortest(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
+    """Shorten the episodes as far as it makes sense."""
+    return _shortened(planner, config, plan, MIN_ROW)
+
+
+def _shortened(planner: Planner, config: TrainConfig, plan: MemoryPlan, least: int) -> Change:
+    half = planner.plan(replace(config, context_length=plan.row // 2))
+    # Without a mask, memory is linear in the row.
+    each = max(1.0, (plan.peak - half.peak) / (plan.row - half.row))
+    fits = int(half.row + (plan.capacity - half.peak) / each) // 64 * 64
+    if fits < least:
+        return None
+    return f"context_length={fits}", replace(config, context_length=fits)
+
+
+def _resident(config: TrainConfig, learner: LearnerMemory) -> dict[str, int]:
+    """The parts of the learner that stay in memory in both phases."""
+    parts = {
+        "weights": learner.weights,
+        "critic": learner.critic,
+        "reference": learner.reference,
+        "float32 copies": learner.copies,
+        "optimizer": learner.moments,
+    }
+    kind = config.algorithm.token_rewards.kind
+    if kind != "none":
+        trained = learner.weights + learner.copies + learner.moments + learner.gradients
+        initial = learner.weights if kind == "implicit" else 0
+        parts["token rewards"] = trained + initial
+    return parts
+
+
+def _device(config: TrainConfig) -> tuple[str, int, bool]:
+    """Name of the device, its bytes, and whether it is a GPU."""
+    if config.plan.gpu_gb:
+        return f"a GPU of {config.plan.gpu_gb:g} GiB", int(config.plan.gpu_gb * 2**30), True
+    device = device_of(config)
+    if device.type == "cuda":
+        size = torch.cuda.get_device_properties(device).total_memory
+        return f"{device} with {gib(size)}", size, True
+    size = sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE")
+    return f"this machine with {gib(size)}", size, False
+
+
+def _model_config(path: str) -> PretrainedConfig:
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(base_of(path))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"model ({path}) has no configuration to plan with: {str(error).splitlines()[0]}"
+        ) from error
+    return config

@@ -1,0 +1,35 @@
+"""The memory of a policy on the learner's device, which an engine states for the memory plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMemory:
+    """Bytes that a policy takes on the learner's device, without the learner's own weights."""
+
+    generating: int = 0
+    learning: int = 0
+    """While the learner updates the weights."""
+    sleeps: bool = False
+    """Whether the policy sleeps while the learner learns. The learner's state then waits in the
+    host's memory while the policy generates."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What a policy engine needs to state its memory."""
+
+    capacity: int
+    """Bytes of the device."""
+    on_gpu: bool
+    weights: int
+    """Bytes of the model's weights."""
+    episode_cache: Callable[[], int]
+    """Computes the bytes of the keys and values of the longest episode."""
+    slots: int
+    """Maximum episodes that are sampled at once."""
+    ahead: bool
+    """Whether the policy samples while the learner learns."""

@@ -1,0 +1,312 @@
+"""The memory plan: against arithmetic, against other counts, and against a process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoModelForCausalLM, GPT2Config, Qwen3Config, masking_utils
+
+from rl.credit.algorithms import ALGORITHMS
+from rl.errors import UsageError
+from rl.learner.lora import add_adapter
+from rl.learner.settings import MemoryConfig, OptimizerConfig
+from rl.planning.learner import episode_cache, learner_memory
+from rl.planning.memory import Planner, check_memory, settings_that_fit
+from rl.settings.lora import NO_LORA, LoraConfig
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import PRESETS, TrainConfig
+from rl.train import main
+
+KEEP = MemoryConfig(activation_checkpointing="off")
+AGAIN = MemoryConfig(activation_checkpointing="on")
+SHAPES = {
+    "0.6B": (1024, 3072, 28, 16),
+    "4B": (2560, 9728, 36, 32),
+    "8B": (4096, 12288, 36, 32),
+}
+ADAPTER = LoraConfig(rank=16)
+
+
+def qwen3(size: str, layers: int | None = None, **changes: int) -> Qwen3Config:
+    """The published shape, with its own number of layers or another."""
+    width, inner, depth, heads = SHAPES[size]
+    return Qwen3Config(
+        **{
+            "vocab_size": 151936,
+            "hidden_size": width,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers or depth,
+            "num_attention_heads": heads,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 40960,
+            "tie_word_embeddings": size != "8B",
+            **changes,
+        }
+    )
+
+
+def memory_of(config, lora=NO_LORA, memory=KEEP, dtype="bfloat16", algo="grpo", row=1024):
+    row_of = ALGORITHMS[algo]
+    return learner_memory(
+        config, row_of, OptimizerConfig(), lora, memory, dtype, row=row, max_tokens=row
+    )
+
+
+def parameters(size: str) -> int:
+    """Parameters of Qwen3: layers, last norm, embedding, and the head if it is not tied."""
+    width, inner, depth, heads = SHAPES[size]
+    attention = 2 * width * heads * 128 + 2 * width * 8 * 128 + 2 * 128
+    layer = attention + 3 * width * inner + 2 * width
+    tables = 2 if size == "8B" else 1
+    return tables * 151936 * width + depth * layer + width
+
+
+@pytest.mark.parametrize("size", SHAPES)
+def test_what_stays_in_memory_is_parameters_times_bytes(size):
+    found = memory_of(qwen3(size), memory=AGAIN, row=64)
+    count = parameters(size)
+    assert found.weights == 2 * count
+    assert (found.copies, found.gradients) == (4 * count, 4 * count)
+    # AdamW has two averages of each weight, and a counter of steps for each tensor.
+    assert found.moments == pytest.approx(8 * count, rel=1e-5)
+    assert (found.critic, found.reference) == (0, 0)
+
+
+def saved_by_layers(config: Qwen3Config, lora: LoraConfig, row: int) -> int:
+    """Bytes that autograd saves in the trunk: each storage once, without weights."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+        if lora.rank:
+            add_adapter(model, lora, "", 0)
+    saved: dict[int, int] = {}
+    with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True):
+        patch.setattr(masking_utils, "find_packed_sequence_indices", lambda ids: None)
+        model.to_empty(device="cpu")
+        own = {p.untyped_storage()._cdata for p in model.parameters()}
+
+        def keep(x):
+            storage = x.untyped_storage()
+            if storage._cdata not in own:
+                saved[storage._cdata] = storage.nbytes()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            hidden = model.model(torch.zeros(1, row, dtype=torch.long), use_cache=False)
+        del hidden
+    return sum(saved.values())
+
+
+# The last column is an audit's figure for the published depth, in KiB for each token and layer.
+@pytest.mark.parametrize(
+    ("size", "lora", "audit"),
+    [
+        ("0.6B", NO_LORA, 70),
+        ("4B", NO_LORA, 167),
+        ("8B", NO_LORA, None),
+        ("0.6B", ADAPTER, None),
+        ("4B", ADAPTER, 222),
+        ("8B", ADAPTER, None),
+    ],
+)
+def test_activations_agree_with_what_autograd_saves(size, lora, audit):
+    row = 2048
+    shallow, deep = qwen3(size, 2), qwen3(size, 6)
+    planned = memory_of(deep, lora, row=row).activations
+    planned -= memory_of(shallow, lora, row=row).activations
+    counted = saved_by_layers(deep, lora, row) - saved_by_layers(shallow, lora, row)
+    assert planned == pytest.approx(counted, rel=0.05)
+    if audit is not None:
+        assert planned / 4 / row / 1024 == pytest.approx(audit, rel=0.05)
+
+
+def test_a_checkpointed_layer_keeps_its_input():
+    shallow, deep = (memory_of(qwen3("0.6B", n), memory=AGAIN, row=2048) for n in (2, 6))
+    # One bfloat16 vector of 1,024 numbers a token and layer.
+    assert deep.activations - shallow.activations == pytest.approx(4 * 2048 * 1024 * 2, rel=0.05)
+
+
+def test_averages_of_8_bits_and_inputs_on_the_host():
+    config = qwen3("0.6B", 4, vocab_size=30000)
+
+    def of(mode, bits=32):
+        memory = MemoryConfig(activation_checkpointing=mode)
+        return learner_memory(
+            *(config, ALGORITHMS["grpo"], OptimizerConfig(state_bits=bits), NO_LORA, memory),
+            *("bfloat16",),
+            row=1024,
+            max_tokens=1024,
+        )
+
+    on = of("on")
+    # The model reads all tokens but the last.
+    assert on.activations - of("offload").activations == 4 * 1023 * 1024 * 2
+    if importlib.util.find_spec("bitsandbytes") is not None:
+        # 2 bytes a weight and 8 for each 256 weights, instead of 8 bytes a weight.
+        assert of("on", bits=8).moments == pytest.approx(on.moments * 0.25390625, rel=1e-3)
+
+
+def planned(algorithm, lora=NO_LORA):
+    config = qwen3("0.6B", 2, vocab_size=1024)
+    return learner_memory(
+        config, algorithm, OptimizerConfig(), lora, KEEP, "float32", row=64, max_tokens=64
+    )
+
+
+def test_the_critic_is_a_head_or_a_trunk_with_a_head():
+    ppo = ALGORITHMS["ppo"]
+    head = 4 * (1024 + 1)
+    assert planned(ppo).critic == head
+    # The model's head is the embedding here, so the trunk has all of its weights.
+    own = planned(ppo.changed({"value.critic": "model"}))
+    assert own.critic == own.weights + head
+
+
+def test_the_reference_is_a_copy_unless_the_adapter_can_be_disabled():
+    algorithm = ALGORITHMS["grpo"].changed({"kl.coef": 0.1})
+    full, adapted = planned(algorithm), planned(algorithm, ADAPTER)
+    assert (full.reference, full.copies) == (full.weights, 0)
+    assert adapted.reference == 0
+
+
+def test_the_cache_of_an_episode():
+    # Keys and values: 2 x 28 layers x 8 heads x 128 numbers of two bytes a token.
+    assert episode_cache(qwen3("0.6B"), "bfloat16", 512) == 512 * 2 * 28 * 8 * 128 * 2
+    gpt2 = GPT2Config(n_layer=3, n_embd=96, n_head=4, vocab_size=300)
+    assert episode_cache(gpt2, "float32", 100) == 100 * 2 * 3 * 96 * 4
+
+
+@pytest.fixture
+def folder(tmp_path):
+    qwen3("0.6B", 4, vocab_size=30000).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def config_of(folder, *words: str) -> TrainConfig:
+    given = ["env=countdown", f"model={folder}", *words]
+    return parse(TrainConfig, given, command="rl.train", presets=PRESETS)
+
+
+def test_settings_that_fit_do_fit(folder):
+    config = config_of(folder, "plan.gpu_gb=6", "context_length=4096")
+    planner = Planner(config)
+    before = planner.plan(config)
+    # 64 slots x 4,096 tokens x 16 KiB, and 4/5 as much while the cache grows.
+    assert before.generate["policy"] == 64 * 4096 * 16 * 1024 * 9 // 5
+    assert not before.fits
+    words = settings_that_fit(planner, config).split()
+    assert [word.split("=")[0] for word in words] == ["sampling.slots"]
+    after = config_of(folder, "plan.gpu_gb=6", "context_length=4096", *words)
+    assert planner.plan(after).fits
+    larger = replace(after, sampling=replace(after.sampling, slots=after.sampling.slots + 1))
+    assert not planner.plan(larger).fits
+
+
+def test_a_run_that_cannot_fit_is_refused_before_anything_is_loaded(folder, tmp_path, capfd):
+    # The folder has no weights, so loading them would fail with another error.
+    words = ["env=countdown", f"model={folder}", f"out={tmp_path / 'run'}"]
+    assert main([*words, "plan.gpu_gb=4", "context_length=1024"]) == 1
+    (line,) = [x for x in capfd.readouterr().err.splitlines() if x.startswith("error:")]
+    assert "the run needs" in line
+    assert "of a GPU of 4 GiB" in line
+    assert "give sampling.slots=" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_long_episodes_that_nothing_promises_are_a_warning(folder):
+    lines: list[str] = []
+    words = ("plan.gpu_gb=6", "sampling.slots=16")
+    check_memory(config_of(folder, *words), lines.append)
+    (line,) = lines
+    assert "if episodes have 40960 tokens" in line
+    with pytest.raises(UsageError, match="if episodes have 40960 tokens"):
+        check_memory(config_of(folder, *words, "context_length=40960"), lines.append)
+
+
+def test_a_dry_run_shows_the_plan_beside_the_settings(folder, capfd):
+    words = ["env=countdown", f"model={folder}", "plan.gpu_gb=80", "context_length=512"]
+    assert main([*words, "--dry-run"]) == 0
+    shown = capfd.readouterr()
+    assert "plan.gpu_gb=80.0\n" in shown.out
+    assert "memory plan" not in shown.out
+    lines = shown.err.splitlines()
+    assert lines[0] == "memory plan for a GPU of 80 GiB, rows of up to 512 tokens"
+    assert lines[-1] == "fits"
+    (weights,) = [line.split() for line in lines if line.startswith("weights")]
+    assert weights == ["weights", "0.2", "GiB", "0.2", "GiB"]
+
+
+def test_a_dry_run_without_a_model_says_why_it_has_no_plan(tmp_path, capfd):
+    assert main(["env=countdown", "model=tiny", "--dry-run"]) == 0
+    assert capfd.readouterr().err == ""
+    (tmp_path / "config.json").write_text('{"model_type": "no_such_type"}')
+    assert main(["env=countdown", f"model={tmp_path}", "--dry-run"]) == 0
+    assert capfd.readouterr().err.startswith("no memory plan: model (")
+
+
+UPDATE = """
+    import resource, sys
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from agents.segment import Segment
+    from rl.credit.algorithms import ALGORITHMS
+    from rl.learner.settings import MemoryConfig, OptimizerConfig
+    from rl.learner.updater import Updater
+    from rl.planning.learner import learner_memory
+    from rl.settings.lora import NO_LORA
+
+    torch.set_num_threads(1)
+    memory, optimizer = MemoryConfig(activation_checkpointing=sys.argv[1]), OptimizerConfig()
+
+    def shape(width, layers, vocab):
+        return Qwen3Config(
+            vocab_size=vocab, hidden_size=width, intermediate_size=3 * width,
+            num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=4,
+            head_dim=64, max_position_embeddings=4096,
+        )
+
+    def two_updates(config, row):
+        text = Segment(
+            token_ids=[i % config.vocab_size for i in range(row)],
+            loss_mask=[0] + [1] * (row - 1), sampling_logprobs=[0.0] * row,
+            versions=[0] * row, turn_ids=[0] * row,
+        )
+        model = Qwen3ForCausalLM(config).eval()
+        learner = Updater(model, ALGORITHMS["grpo"], optimizer, memory=memory,
+            max_tokens_per_micro_batch=row)
+        for _ in range(2):
+            learner.supervised_update([text] * 2)
+
+    large = shape(768, 6, 2048)
+    plan = learner_memory(
+        large, ALGORITHMS["grpo"], optimizer, NO_LORA, memory, "float32", row=2048, max_tokens=2048
+    )
+    # The libraries' code and buffers are in memory before the measurement.
+    two_updates(shape(64, 1, 64), 8)
+    before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+    two_updates(large, 2048)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print((peak - before) / plan.peak)
+"""
+
+
+@pytest.mark.parametrize("checkpointing", ["off", "on"])
+def test_the_plan_agrees_with_the_peak_of_a_process(checkpointing):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(UPDATE), checkpointing],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+        # Freed memory goes back to the system at once, so that the peak counts none of it.
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
+    )
+    assert float(done.stdout) == pytest.approx(1, abs=0.1)
