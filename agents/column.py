@@ -1,7 +1,7 @@
-"""A column of numbers: a list to its readers, an array in memory.
+"""A column of numbers, which behaves like a list and is stored as an array.
 
-A list of a million tokens takes 8 bytes for each entry, the number's own bytes, and time of the
-garbage collector; every reader that computes makes an array of it first.
+In a list, each entry takes 8 bytes and the bytes of the number itself. A list of a million tokens
+also takes time of the garbage collector, and must be converted before any computation.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from numpy.typing import DTypeLike, NDArray
 
 N = TypeVar("N", int, float)
 _CODES = {"int8": "b", "int32": "i", "int64": "q", "float64": "d"}
-"""Type codes of :mod:`array`, which refuses numbers that do not fit, as numpy does not."""
+"""Type codes of :mod:`array`. In contrast to NumPy, :mod:`array` refuses numbers that do not
+fit."""
 
 
 class Column(MutableSequence[N]):
     """Numbers of one type.
 
-    An entry is a Python number, and a slice a list. ``numpy.asarray(column)`` is a view without a
-    copy; it keeps its length when the column grows.
+    An entry is a Python number, and a slice is a list. ``numpy.asarray(column)`` is a view without
+    a copy, whose length stays the same when the column grows.
 
     Args:
         dtype: int8, int32, int64 or float64.
-        values: the first entries; an array of this type is used without a copy.
+        values: the first entries. An array of this type is used without a copy.
 
     Raises:
         TypeError, OverflowError: an entry is not a number of this type.
@@ -76,7 +77,7 @@ class Column(MutableSequence[N]):
         return int(np.count_nonzero(self.array == value))
 
     def index(self, value: object, *bounds: int) -> int:
-        """The first position with ``value``, as of a list.
+        """The first position of ``value``, as in a list.
 
         Raises:
             ValueError: no entry is equal to ``value``.
@@ -84,7 +85,7 @@ class Column(MutableSequence[N]):
         return self.tolist().index(value, *bounds)  # type: ignore[arg-type]
 
     def _grow(self, count: int) -> NDArray[Any]:
-        """Make room for ``count`` more entries; returns the room."""
+        """Make room for ``count`` more entries, and return that part of the array."""
         needed = self._count + count
         if needed > len(self._buffer):
             former = self.array

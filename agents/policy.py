@@ -122,6 +122,11 @@ class Serving(Protocol):
 class Sleeper(Protocol):
     """A policy that shares a device with the learner, and can free its memory."""
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether the policy is configured to free its memory while the learner learns."""
+        ...
+
     async def sleep(self) -> None:
         """Free the device's memory, if configured. No requests follow until :meth:`wake`."""
         ...

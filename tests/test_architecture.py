@@ -21,6 +21,8 @@ PACKAGES = ("tools", "envs", "agents", "rl")
 """Each imports only what stands to its left."""
 OUTSIDE = ("examples", "benchmarks", "tests")
 MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS, MAX_MODULES = 400, 60, 8, 12
+MAX_FOLDER_EDGES = 275
+"""Pairs of folders of which the first imports from the second. Lower it when the number falls."""
 GLOBAL_RANDOM_STATE = {
     *(f"random.{name}" for name in ("seed", "random", "randint", "choice", "shuffle", "sample")),
     *(f"np.random.{name}" for name in ("seed", "rand", "randn", "randint", "choice", "shuffle")),
@@ -177,6 +179,20 @@ def test_no_modules_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(graph).prepare()
 
 
+def folder_edges(graph: Mapping[str, set[str]], folders: Mapping[str, str]) -> set[tuple[str, str]]:
+    """The pairs of different folders of which the first imports from the second."""
+    pairs = {(folders[name], folders[other]) for name, others in graph.items() for other in others}
+    return {(folder, other) for folder, other in pairs if folder != other}
+
+
+def test_few_folders_import_each_other():
+    """A new pair often shows a module in the wrong folder; its imports are the message."""
+    graph = import_graph({module(path): parse(path) for path in sources()})
+    folders = {module(path): str(path.parent.relative_to(HOME)) for path in sources()}
+    edges = folder_edges(graph, folders)
+    assert len(edges) <= MAX_FOLDER_EDGES, sorted(edges)
+
+
 def test_only_commands_errors_and_files_are_at_the_top_of_rl():
     tops = {path.stem: path.read_text(encoding="utf-8") for path in (HOME / "rl").glob("*.py")}
     others = {name for name, text in tops.items() if '__name__ == "__main__"' not in text}
@@ -328,6 +344,8 @@ def test_each_rule_detects_a_violation():
     trees = {"a": ast.parse(""), "a.b": ast.parse("import x"), "a.c": ast.parse("import m")}
     graph = import_graph(trees | {"m": ast.parse(program)})
     assert graph == {"a": set(), "a.b": set(), "a.c": {"m"}, "m": {"a", "a.b", "a.c"}}
+    places = {"a": "a", "a.b": "a", "a.c": "a/c", "m": "m"}
+    assert folder_edges(graph, places) == {("a/c", "m"), ("m", "a"), ("m", "a/c")}
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(graph).prepare()
     (function,) = functions(ast.parse("def f(self, a, b, *c, d=1, **e):\n    pass\n"))

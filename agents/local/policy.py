@@ -19,7 +19,7 @@ from agents.local.forward import Forward, ThinForward, thin_obstacle
 from agents.local.request import Request
 from agents.local.stops import StopStringTable
 from agents.local.waves import Gate
-from agents.local.weights import check_weights, copy_weights
+from agents.local.weights import check_weights, copy_weights, verify_weights
 from agents.local.worker import Worker
 from agents.policy import PolicyFailure
 from agents.torch_thread import TorchThread
@@ -227,7 +227,8 @@ class LocalPolicy:
 
         Raises:
             ValueError: a name is unknown or missing, or a shape differs.
-            PolicyFailure: the worker failed or does not answer.
+            PolicyFailure: the worker failed or does not answer, or the model has other weights
+                after the call.
         """
         if weights is not None:
             check_weights(self._model, weights)
@@ -236,6 +237,8 @@ class LocalPolicy:
             if weights is not None:
                 copy_weights(self._model, weights)
             self._engine.weights_changed(version)
+            if weights is not None:
+                verify_weights(self._model, weights, version)
 
         await self._worker.acall(load)
 

@@ -1,4 +1,4 @@
-"""Detects changes of a model's weights, and copies weights into a model."""
+"""Detects changes of a model's weights, and copies weights into a model and verifies them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from transformers import PreTrainedModel
+
+from agents.policy import PolicyFailure
 
 
 class WeightWatch:
@@ -76,3 +78,22 @@ def copy_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) ->
     with torch.no_grad():
         for name, tensor in weights.items():
             state[name].copy_(tensor)
+
+
+def verify_weights(
+    model: PreTrainedModel, weights: Mapping[str, torch.Tensor], version: int
+) -> None:
+    """Raise PolicyFailure unless the model holds the bits of ``weights``, in its own type."""
+    state = model.state_dict()
+    for name, tensor in weights.items():
+        if not torch.equal(_bytes(state[name]), _bytes(tensor.to(state[name]))):
+            raise PolicyFailure(
+                f"the policy does not run version {version} of the weights: {name} has other "
+                "values than the learner sent",
+                retryable=False,
+            )
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    # Equal nans have equal bytes.
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import aiohttp
 
 from agents.completion import Completion, SamplingParams
+from agents.digests.comparison import LoadedDigests
 from agents.serving.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -124,8 +125,12 @@ class EngineClient(Protocol):
         """The log-probabilities of a prompt's tokens, except the first, and a completion."""
         ...
 
-    async def load(self, weights: PublishedWeights, version: int) -> None:
-        """Load ``weights`` and label them ``version``."""
+    async def load(self, weights: PublishedWeights, version: int) -> LoadedDigests | None:
+        """Load ``weights`` and label them ``version``.
+
+        Returns:
+            The digests of the parameters; None: the engine reports none.
+        """
         ...
 
     async def num_tokens(self) -> float | None:

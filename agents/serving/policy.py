@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from agents.completion import Completion, FinishReason, SamplingParams
+from agents.digests.comparison import digests_of
 from agents.policy import Busy, PolicyFailure
-from agents.serving.client import UnfitWeights, WeightPublisher
+from agents.serving.client import PublishedWeights, UnfitWeights, WeightPublisher
 from agents.serving.dispatch import Dispatcher
 from agents.serving.errors import Lost, Refused, Unreachable
 from agents.serving.probe import Prober
@@ -77,6 +78,8 @@ class ServerPolicy:
     """Name of the engine in logs, in the run's status and in its metrics."""
     window_option: ClassVar[str] = ""
     """The server's command-line option for its context window, for an error message."""
+    compares_digests: ClassVar[bool] = False
+    """Whether servers report the digest of each parameter that they loaded."""
     shares_weights = False
 
     def __init__(
@@ -214,11 +217,11 @@ class ServerPolicy:
             raise ValueError("weights is None: a server shares no weights with the learner")
         began = time.perf_counter()
         try:
-            published = await asyncio.to_thread(self._publisher.write, weights, version)
+            published, digests = await asyncio.to_thread(self._publish, weights, version)
         except (UnfitWeights, OSError) as error:
             raise PolicyFailure(str(error), retryable=False) from error
         written = time.perf_counter()
-        await self._prober.expect(version)
+        await self._prober.expect(version, digests)
         self._dispatcher.forget()
         # Without reported versions, a completion must have one version: no request may run during
         # the update, nor wait in a server's queue, from where newer weights would sample it.
@@ -231,8 +234,16 @@ class ServerPolicy:
             "sync/write_s": written - began,
             "sync/load_s": max(seconds for seconds, _ in results),
             "sync/max_difference": max(proof.difference for _, proof in results),
+            "sync/tensors_compared": float(min(proof.num_compared for _, proof in results)),
             "sync/seconds": loaded - began,
         }
+
+    def _publish(
+        self, weights: Mapping[str, torch.Tensor], version: int
+    ) -> tuple[PublishedWeights, dict[str, int] | None]:
+        """The published weights, and the digests of their tensors."""
+        published = self._publisher.write(weights, version)
+        return published, digests_of(weights) if self.compares_digests else None
 
     def progress(self) -> float:
         """A number that changes with tokens, loaded weights and recoveries of the servers."""

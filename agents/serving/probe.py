@@ -1,19 +1,27 @@
-"""Verifies weights: server and learner must compute the same log-probabilities of a probe.
+"""Verifies weights, by a probe and by digests.
 
-A server's own report proves nothing. A server answers 200 even if a checkpoint lacks its output
-head, any client may set the version label, and the checksums of packed layers are those of empty
-tensors.
+Server and learner must compute the same log-probabilities of a probe. A server's own report proves
+nothing. A server answers 200 even if a checkpoint lacks its output head, and any client may set the
+version label.
+
+In bfloat16 the probe sees no small update: two forward passes differ by more than a step changes.
+If an engine reports the digest of each parameter after loading, the digests are compared with those
+of the tensors that were sent. See docs/decisions/0013-digests-show-what-a-probe-cannot.md.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agents.completion import SamplingParams
+from agents.digests.comparison import LoadedDigests, differing
 from agents.policy import PolicyFailure
 from agents.serving.client import EngineClient
+
+logger = logging.getLogger(__name__)
 
 Score = Callable[[Sequence[int], float, Sequence[Sequence[int]]], Awaitable[Sequence[float]]]
 """Function that returns the learner's log-probability of each token except the first.
@@ -37,6 +45,16 @@ class Proof:
     version: int
     difference: float
     """The largest absolute difference of a log-probability, in nats."""
+    num_compared: int = 0
+    """Sent tensors whose digests were compared with the server's parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What the learner says of one version."""
+
+    scores: list[float]
+    digests: Mapping[str, int]
 
 
 class Prober:
@@ -66,19 +84,32 @@ class Prober:
         self._sampling = replace(
             sampling, max_tokens=SAMPLED_TOKENS, stop=(), stop_token_ids=(), seed=seed + 1
         )
-        self._expected: dict[int, list[float]] = {}
+        self._expected: dict[int, _Expected] = {}
+        self._incomparable: frozenset[str] | None = None
+        """Parameters that an engine transforms when it loads them; None: no digest was seen."""
 
-    async def expect(self, version: int) -> None:
+    async def expect(self, version: int, digests: Mapping[str, int] | None = None) -> None:
         """Store the learner's current scores of the probe for ``version``.
 
         The scores of the previous version are also kept, because a restarted server may load that
         version.
+
+        Args:
+            version: the version that is published.
+            digests: the digest of each tensor that is sent; None: digests are not compared.
         """
         scores = list(await self._score(self._prompt, 1.0, ()))
         former = list(self._expected.items())[-1:]
-        self._expected = dict(former) | {version: scores}
+        self._expected = dict(former) | {version: _Expected(scores, digests or {})}
 
-    async def prove(self, client: EngineClient, version: int, *, sampled: bool = True) -> Proof:
+    async def prove(
+        self,
+        client: EngineClient,
+        version: int,
+        *,
+        sampled: bool = True,
+        loaded: LoadedDigests | None = None,
+    ) -> Proof:
         """Probe a server that runs ``version``.
 
         Args:
@@ -86,11 +117,15 @@ class Prober:
             version: one of the last two versions passed to :meth:`expect`.
             sampled: whether sampled tokens are compared as well. The learner scores them with its
                 current weights, so pass False if the learner may have a newer version.
+            loaded: the server's digests after it loaded ``version``; None: it reported none.
 
         Raises:
             WeightsDiffer: the server runs other weights, or labels them with another version.
             Unreachable, Refused: the server did not answer the probe.
         """
+        num_compared = 0
+        if loaded is not None and self._expected[version].digests:
+            num_compared = self._compare(client, version, loaded)
         found, completion = await client.probe(self._prompt, self._sampling, version)
         wrong = next((v for v in completion.versions if v != version), version)
         if wrong != version:
@@ -98,7 +133,7 @@ class Prober:
                 f"{client.url} samples from version {wrong} after an update to {version}",
                 retryable=False,
             )
-        differences = _differences(found, self._expected[version])
+        differences = _differences(found, self._expected[version].scores)
         where = "read"
         read = max(differences)
         if sampled:
@@ -113,7 +148,35 @@ class Prober:
         # `not <=` instead of `>`, so that nan fails.
         if not largest <= self.tolerance:
             raise WeightsDiffer(self._message(client, version, largest, where), retryable=False)
-        return Proof(version, largest)
+        return Proof(version, largest, num_compared)
+
+    def _compare(self, client: EngineClient, version: int, loaded: LoadedDigests) -> int:
+        """Raise WeightsDiffer if a parameter differs; returns the number of compared tensors.
+
+        The first weights are the ones that the server started with. A parameter that differs even
+        then is one that the engine transforms, and is not compared.
+        """
+        sent = self._expected[version].digests
+        wrong = differing(sent, loaded)
+        if self._incomparable is None:
+            changed = [name for name in wrong if loaded.by_name.get(name) is not None]
+            self._incomparable = frozenset(changed)
+            if changed:
+                logger.warning(
+                    "%s transforms %d parameters when it loads them, such as %s: their updates are "
+                    "verified by the probe alone",
+                    client.url,
+                    len(changed),
+                    changed[0],
+                )
+        wrong = [name for name in wrong if name not in self._incomparable]
+        if wrong:
+            raise WeightsDiffer(
+                f"{client.url} does not run version {version} of the weights: {wrong[0]} "
+                f"({len(wrong)} such parameters) has other values than the learner sent",
+                retryable=False,
+            )
+        return len(sent) - len(self._incomparable)
 
     def _message(self, client: EngineClient, version: int, largest: float, where: str) -> str:
         message = (

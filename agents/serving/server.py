@@ -279,10 +279,11 @@ class ManagedServer:
         weights, version = self._weights
         began = time.perf_counter()
         with self.busy(SYNC):
-            await self.client.load(weights, version)
+            loaded = await self.client.load(weights, version)
             self._num_done += 1
             seconds = time.perf_counter() - began
-            return seconds, await self._prober.prove(self.client, version, sampled=sampled)
+            proof = await self._prober.prove(self.client, version, sampled=sampled, loaded=loaded)
+            return seconds, proof
 
     async def _recover(self, error: Unreachable) -> None:
         """Verify the server if it may only have lost a connection; else restart or await it."""

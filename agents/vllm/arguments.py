@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agents.digests.turnwise_digests import EXTENSION
+
 RESERVED = {
     "model": "model=...",
     "max_model_len": "context_length=...",
@@ -73,6 +75,7 @@ class StartConfig:
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
             "scheduling_policy": "priority",
+            "worker_extension_cls": EXTENSION,
         }
         if self.transfer:
             arguments["weight_transfer_config"] = {"backend": self.transfer}

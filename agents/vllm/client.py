@@ -13,6 +13,8 @@ from typing import Any
 import aiohttp
 
 from agents.completion import Completion, SamplingParams
+from agents.digests.comparison import LoadedDigests
+from agents.digests.turnwise_digests import EXTENSION
 from agents.serving.client import FIRST, Connect, PublishedWeights
 from agents.serving.errors import Broken, Refused, Unreachable
 from agents.vllm.adapter import (
@@ -73,6 +75,8 @@ class VLLMClient:
         """Number of processes that hold the weights."""
         self.reports_support = False
         """Whether the server reports the sampling support (``--return-sampling-mask``)."""
+        self.reports_digests = False
+        """Whether the workers report digests of their parameters (``--worker-extension-cls``)."""
         self.num_running = 0
         """Number of requests without a response."""
 
@@ -154,13 +158,17 @@ class VLLMClient:
         except BadAnswer as bad:
             raise Broken(f"{self.url}: invalid response: {bad}") from bad
 
-    async def load(self, weights: PublishedWeights, version: int) -> None:
+    async def load(self, weights: PublishedWeights, version: int) -> LoadedDigests | None:
         """Pause the server, load the weights or the adapter, set the version label, and resume.
 
         Running requests continue with the new weights, for which the server recomputes their keys
         and values. If the endpoint reports no versions, the pause waits until running requests are
         done. After a failure the server stays paused. Another :meth:`load` may repair it, but a
         request would crash it.
+
+        Returns:
+            The digests of the loaded parameters; None for an adapter, of a server whose workers
+            report none, and of a server with several workers.
 
         Raises:
             Unreachable: the server does not answer in time, or could not load the weights.
@@ -175,15 +183,29 @@ class VLLMClient:
         )
         try:
             await self._call("POST", f"/pause?mode={mode}&clear_cache=true", self._load_s)
-            await self._receive(weights, known=known)
+            loaded = await self._receive_watched(weights, known=known)
             label = {"new_version": str(version)}
             await self._call("POST", "/update_weight_version", self._short_s, label)
             await self._call("POST", "/resume", self._short_s)
+            return loaded
         except Refused as refusal:
             raise Refused(
                 f"{refusal}; weights are loaded by /pause, /collective_rpc and "
                 f"/update_weight_version: start the server with VLLM_SERVER_DEV_MODE=1"
             ) from refusal
+
+    async def _receive_watched(
+        self, weights: PublishedWeights, *, known: bool
+    ) -> LoadedDigests | None:
+        """Make the workers read the weights; returns the digests of what they then hold."""
+        is_whole = not (isinstance(weights, Path) and is_adapter(weights))
+        if not (is_whole and self.reports_digests and self.num_workers == 1):
+            await self._receive(weights, known=known)
+            return None
+        await self._on_workers({"method": "turnwise_watch_weights"})
+        await self._receive(weights, known=known)
+        answer = await self._on_workers({"method": "turnwise_weight_digests"})
+        return LoadedDigests.of_workers(answer["results"])
 
     async def _receive(self, weights: PublishedWeights, *, known: bool) -> None:
         """Make the workers read the weights. ``known`` means that they hold an older adapter."""
@@ -278,6 +300,7 @@ class VLLMClient:
             sizes = (parallel.get(name) or 1 for name in ("world_size", "data_parallel_size"))
             self.num_workers = math.prod(map(int, sizes))
             self.reports_support = model.get("return_sampling_mask") is True
+            self.reports_digests = parallel.get("worker_extension_cls") == EXTENSION
         except (Refused, AttributeError, KeyError, TypeError, ValueError) as error:
             logger.warning("%s reports no scheduler settings: %r", self.url, error)
 

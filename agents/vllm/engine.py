@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agents.completion import Completion, SamplingParams
+from agents.digests.comparison import LoadedDigests
+from agents.digests.turnwise_digests import WeightDigests
 from agents.serving.client import FIRST, PublishedWeights
 from agents.serving.errors import Broken, Refused, Unreachable
 from agents.vllm.adapter import ADAPTER, is_adapter
@@ -117,21 +119,40 @@ class Engine:
         except BadAnswer as bad:
             raise Broken(f"{self.url}: invalid response: {bad}") from bad
 
-    async def load(self, weights: PublishedWeights, version: int) -> None:
+    async def load(self, weights: PublishedWeights, version: int) -> LoadedDigests | None:
         """Pause the engine, load the weights or the adapter, set the version label, and resume.
 
         Running requests continue with the new weights, for which the engine recomputes their keys
         and values. After a failure the engine stays paused. Another :meth:`load` may repair it, but
         a request would crash it.
 
+        Returns:
+            The digests of the loaded parameters; None for an adapter, and with several workers.
+
         Raises:
             Unreachable: the engine does not answer in time, or could not load the weights.
         """
         llm = self._llm()
         await self._do("pause", llm.pause_generation(mode="keep", clear_cache=True), self._load_s)
-        await self._receive(weights)
+        loaded = await self._receive_watched(weights)
         await self._do("label weights", llm.update_weight_version(str(version)), self._short_s)
         await self._do("resume", llm.resume_generation(), self._short_s)
+        return loaded
+
+    async def _receive_watched(self, weights: PublishedWeights) -> LoadedDigests | None:
+        """Load the weights; returns the digests of what the engine then holds."""
+        is_whole = not (isinstance(weights, Path) and is_adapter(weights))
+        extension = str(self._llm().vllm_config.parallel_config.worker_extension_cls)
+        reports = extension.endswith(f".{WeightDigests.__qualname__}")
+        if not (is_whole and self.num_workers == 1 and reports):
+            await self._receive(weights)
+            return None
+        watch = self._llm().collective_rpc("turnwise_watch_weights")
+        await self._do("watch the weights", watch, self._load_s)
+        await self._receive(weights)
+        digests = self._llm().collective_rpc("turnwise_weight_digests")
+        answers = await self._do("report digests of the weights", digests, self._load_s)
+        return LoadedDigests.of_workers(answers)
 
     async def _receive(self, weights: PublishedWeights) -> None:
         if not isinstance(weights, Path):

@@ -37,7 +37,8 @@ class VLLMEnginePolicy(VLLMServerPolicy):
         load_s: float = 120.0,
     ) -> None:
         self._server = ManagedServer(prober, runner=process, start_s=start_s, load_s=load_s)
-        self._sleeps = process.config.sleep
+        self.sleeps = process.config.sleep
+        """Whether the engine frees its memory while the learner learns."""
         super().__init__(
             [self._server], publisher, prober, context_window=context_window, timeouts=timeouts
         )
@@ -57,10 +58,10 @@ class VLLMEnginePolicy(VLLMServerPolicy):
         """Properties of the policy that a run records."""
         import vllm
 
-        return {"policy": "vllm-engine", "vllm": vllm.__version__, "sleep": self._sleeps}
+        return {"policy": "vllm-engine", "vllm": vllm.__version__, "sleep": self.sleeps}
 
     async def _rest(self, *, asleep: bool) -> None:
-        if not self._sleeps or not self._server.is_ready:
+        if not self.sleeps or not self._server.is_ready:
             return
         engine = self._server.client
         assert isinstance(engine, Engine)

@@ -22,6 +22,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agents.digests.turnwise_digests import WeightDigests
 from agents.serving import process_tree
 from agents.serving.errors import ServerGone
 from agents.serving.orphans import Used, shared_memory
@@ -58,7 +59,10 @@ class EngineConfig(StartConfig):
 
     def engine_arguments(self) -> dict[str, Any]:
         """All arguments of the engine."""
+        # A spawned worker has this process's sys.path, and no other PYTHONPATH.
+        extension = f"{WeightDigests.__module__}.{WeightDigests.__qualname__}"
         values = self.core_arguments() | {"use_tqdm_on_load": False}
+        values["worker_extension_cls"] = extension
         if not self.cpu:
             values |= {"gpu_memory_utilization": self.gpu_memory, "enable_sleep_mode": self.sleep}
         return values | dict(self.arguments)

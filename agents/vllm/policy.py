@@ -9,6 +9,7 @@ class VLLMServerPolicy(ServerPolicy):
     """Samples from vLLM servers that all run the same weights."""
 
     engine = "vLLM"
+    compares_digests = True
     window_option = "--max-model-len"
 
     def facts(self) -> dict[str, object]:

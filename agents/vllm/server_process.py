@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from agents.digests.comparison import module_path
 from agents.serving.process import ServerProcess
 from agents.vllm.arguments import ONE_PROCESS, StartConfig, as_words
 from agents.vllm.client import VLLMClient
@@ -62,6 +63,7 @@ class VLLMServerProcess(ServerProcess):
         if self.config.lora_rank:
             variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         variables |= self.config.environment
+        variables["PYTHONPATH"] = module_path(variables.get("PYTHONPATH"))
         if self.config.cpu:
             variables["OMP_NUM_THREADS"] = str(self.config.threads)
             # Compiling a small function of the sampler would delay the first token by 30 s.

@@ -130,15 +130,19 @@ class Transfer:
         Raises:
             UnfitWeights: a weight is not finite.
         """
-        # Tied weights have several names and one copy.
-        copies: dict[int, torch.Tensor] = {}
+        # Tied weights travel once, as in a checkpoint: vLLM ties them on its side, too. A
+        # state_dict holds a tensor of its own for each of their names.
+        seen: set[tuple[object, ...]] = set()
+        copies: dict[str, torch.Tensor] = {}
         for name, tensor in weights.items():
-            if id(tensor) in copies:
+            place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            if place in seen:
                 continue
-            copies[id(tensor)] = copy = tensor.detach().clone()
+            seen.add(place)
+            copies[name] = copy = tensor.detach().clone()
             if copy.is_floating_point() and not copy.isfinite().all():
                 raise UnfitWeights(f"version {version} is not published: {name} is not finite")
-        return Snapshot(self, {name: copies[id(tensor)] for name, tensor in weights.items()})
+        return Snapshot(self, copies)
 
     async def send(self, weights: Mapping[str, torch.Tensor], receiver: Receiver) -> None:
         """Send ``weights`` to a paused server.

@@ -1,6 +1,6 @@
 """CPU seconds of the learner's update with packed rows, with padded rows, and of TRL's trainer.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.speed.learner [repeats] [results.json]
+    OMP_NUM_THREADS=1 python -m benchmarks.speed.learner [repeats] [results.json] [workload ...]
 
 Each workload is one GRPO update of a Qwen3 with 0.8M parameters on completions that are fixed:
 
@@ -10,9 +10,9 @@ Each workload is one GRPO update of a Qwen3 with 0.8M parameters on completions 
 
 Within a round, TRL makes one step, then our learner one update with padded and one with packed
 rows, so that a busy machine slows all three. TRL runs once with 16 rows a micro-batch and once with
-all of them; the better one counts. Its generation is left out. Prints one line of JSON, and writes
-it to the file: median and best seconds, and TRL's and the padded update's divided by the packed
-one's. Without TRL installed, only padded and packed rows are compared.
+all of them; the better one counts. Its generation is left out. Prints one line of JSON for each
+workload, and adds them to the file: median and best seconds, and TRL's and the padded update's
+divided by the packed one's. Without TRL installed, only padded and packed rows are compared.
 """
 
 from __future__ import annotations
@@ -204,15 +204,15 @@ def rounded(numbers: dict[str, Any], digits: int = 3) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    result = {
-        "workloads": {name: measure(work, repeats) for name, work in WORKLOADS.items()},
-        "load": round(os.getloadavg()[0], 1),
-        "versions": versions(),
-    }
-    line = json.dumps(result)
-    print(line)
-    if len(sys.argv) > 2:
-        Path(sys.argv[2]).write_text(line + "\n", encoding="utf-8")
+    path = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    results = json.loads(path.read_text()) if path is not None and path.exists() else {}
+    for name in sys.argv[3:] or WORKLOADS:
+        found = measure(WORKLOADS[name], repeats)
+        load = round(os.getloadavg()[0], 1)
+        results[name] = {**found, "repeats": repeats, "load": load, "versions": versions()}
+        print(json.dumps({name: results[name]}), flush=True)
+        if path is not None:
+            path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Job(Generic[T]):
     """Work that runs in a thread. It is also the work's :class:`~rl.run.process.host.Host`.
 
     Args:
-        work: called in the thread with this job; returns the coroutine to run.
+        work: function that is called in the thread with this job, and returns the coroutine to run.
         close_s: seconds that the thread and its event loop may take to end after the coroutine.
     """
 

@@ -208,7 +208,7 @@ class Batch:
         episodes: Tensor | None = None,
         *,
         whole: bool = False,
-        packed: bool = False,
+        packed: int = 0,
     ) -> list[MicroBatch]:
         """Cut rows into micro-batches of at most ``max_tokens`` tokens, padding counted.
 
@@ -219,7 +219,7 @@ class Batch:
             max_tokens: maximum tokens of a micro-batch.
             episodes: ``[M]`` booleans, the episodes to include; all if None.
             whole: whether all rows of an episode are in one micro-batch.
-            packed: whether each micro-batch is one packed row (``rl.packing``).
+            packed: tokens to which packed rows (``rl.packing``) are filled; 0: rows are padded.
         """
         owners = self.episode_ids.numpy()[self.row_starts[:-1]]
         chosen = np.arange(len(self.rows))
@@ -230,7 +230,7 @@ class Batch:
             together.setdefault(int(owners[i]) if whole else i, []).append(i)
         units = list(together.values())
         if packed:
-            return [self._pack(part) for part in split(self.rows, units, max_tokens)]
+            return [self._pack(part) for part in split(self.rows, units, max_tokens, packed)]
         return [self._pad(part) for part in _cut(units, self.rows, max_tokens)]
 
     def _pad(self, part: list[int]) -> MicroBatch:

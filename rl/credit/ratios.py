@@ -1,7 +1,7 @@
-"""Ratios of two policies at sampled tokens: what surrogates and corrections compute with.
+"""Ratios of two policies at sampled tokens, which are the inputs of surrogates and corrections.
 
-Shapes: ``[N]`` is the sampled tokens of an update, ``[n]`` those of one micro-batch.
-This module does not import torch, because command lines are parsed without it.
+Shapes: ``[N]`` is the sampled tokens of an update, ``[n]`` those of one micro-batch. This module
+does not import torch, because command lines are parsed without it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Ratios:
         return row_means(x, self.rows)
 
     def clipped(self, ratio: Tensor, low: float, high: float, dual: float | None) -> SurrogateLoss:
-        """PPO's clip of a ratio; :func:`clipped_surrogate`."""
+        """PPO's clipped loss of a ratio; see :func:`clipped_surrogate`."""
         loss = clipped_surrogate(ratio, self.advantages, low, high, dual)
         return SurrogateLoss(loss, *clip_regions(ratio.detach(), self.advantages, low, high))
 
@@ -132,7 +132,7 @@ class SamplerRatios:
     def __init__(self, old: Tensor, sampling: Tensor, episode_ids: Tensor) -> None:
         log_rho = log_ratio(old, sampling)
         self.rho = log_rho.exp()
-        """``[N]``."""
+        """``[N]``, rho of each token."""
         _, self._index, counts = episode_ids.unique(return_inverse=True, return_counts=True)
         self._zeros = log_rho.new_zeros(len(counts))
         total = self._zeros.index_add(0, self._index, log_rho)

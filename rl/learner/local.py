@@ -172,7 +172,8 @@ class LocalLearner:
         save_checkpoint(folder, self.model, self._spec.tokenizer, state)
 
     def _load(self, folder: Path, version: int | None) -> dict[str, Any]:
-        state = {} if version is not None else load_trainer_state(folder)
+        only_weights = version is not None
+        state = {} if only_weights else load_trainer_state(folder)
         weights = self._read(folder)
         if version is None:
             version = int(state.pop("policy_version"))
@@ -181,6 +182,8 @@ class LocalLearner:
             except ValueError as error:
                 raise UsageError(f"{folder}: {error}") from error
         load_trained_state(self.model, weights)
+        if only_weights and self._updater is not None:
+            self._updater.optimizer.take_weights()
         self.version, self._metrics = version, None
         return state
 

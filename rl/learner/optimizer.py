@@ -135,6 +135,12 @@ class Optimizer:
         self.num_steps += 1
         self.zero_grad()
 
+    @torch.no_grad()
+    def take_weights(self) -> None:
+        """Continue from the parameters' current values, which did not come from :meth:`step`."""
+        for parameter, stepped in self._with_copies():
+            stepped.copy_(parameter)
+
     def forget(self) -> None:
         """Drop the averages of past gradients. The warm-up continues."""
         self._adamw.state.clear()

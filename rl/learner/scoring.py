@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 """Layer types in which a position reads only positions to its left, with or without padding."""
+CPU_ROW_TOKENS = 1024
+"""A CPU's packed rows are filled up to this: longer ones leave its caches."""
 _padded: set[str] = set()
 """Kinds of models whose rows are padded, each named once in the log."""
 
@@ -244,7 +246,9 @@ class ScoringModel:
         whole: bool = False,
     ) -> list[MicroBatch]:
         """The batch's micro-batches for this model; see :meth:`Batch.micro_batches`."""
-        packed = self.packs and _reads_whole_rows(self.model, batch)
+        packed = 0
+        if self.packs and _reads_whole_rows(self.model, batch):
+            packed = CPU_ROW_TOKENS if self.device.type == "cpu" else max_tokens
         return batch.micro_batches(max_tokens, episodes, whole=whole, packed=packed)
 
     def score(self, micro: MicroBatch) -> TokenScores:

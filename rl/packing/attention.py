@@ -1,10 +1,10 @@
 """Attention over packed rows, as an attention function of Hugging Face's models.
 
-:func:`prepare` gives a model this attention function, which acts only on packed rows: every other
-call is Hugging Face's ``sdpa``. Packed rows pass through the model's own ``forward``. Their layout
-travels as a keyword, so that layers that are computed again in the backward pass get it too. They
-also need a mask of four dimensions, which is not read: without one, transformers takes the jumps in
-the positions of shared prefixes for the borders of documents.
+:func:`prepare` gives a model this attention function. It computes only packed rows, and passes
+every other call to Hugging Face's ``sdpa``. Packed rows pass through the model's own ``forward``.
+Their layout is passed as a keyword, so that layers that are computed again in the backward pass
+receive it as well. Packed rows also need a mask of four dimensions, which is not read. Without it,
+transformers would take jumps in the positions of shared prefixes for borders of documents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = "turnwise_packed"
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Largest difference of a hidden state in :func:`prepare`, relative to its sequence's largest."""
 COARSE_TOLERANCE = 0.05
-"""The same for types with few digits."""
+"""Largest difference for types with few digits, defined in the same way."""
 _variable_length = True
 """Whether packed rows on CUDA use variable-length attention."""
 
@@ -55,10 +55,10 @@ def hidden_states(trunk: nn.Module, input_ids: Tensor, layout: Layout) -> Tensor
 
 
 def prepare(model: PreTrainedModel) -> str | None:
-    """Make ``model`` able to compute packed rows; returns the reason if it is not.
+    """Prepare ``model`` for packed rows. Returns the reason if it cannot compute them, or None.
 
-    The model's other calls stay the same bit for bit. Whether it is able is measured: a few random
-    sequences that share prefixes get their hidden states as a packed row and one by one.
+    The model's other calls stay the same bit for bit. As a test, the hidden states of a few random
+    sequences that share prefixes are computed as a packed row and one by one, and compared.
     """
     now = model.config._attn_implementation
     if now not in ("sdpa", NAME):
@@ -73,8 +73,8 @@ def prepare(model: PreTrainedModel) -> str | None:
 def longest_row(model: PreTrainedModel) -> int | None:
     """Tokens of the longest sequence that ``model`` reads as a whole, or None without a limit.
 
-    In longer sequences, layers with a window read only their newest tokens, which the attention of
-    packed rows does not.
+    In longer sequences, layers with a window read only the newest tokens. The attention of packed
+    rows does not support this.
     """
     config = model.config.get_text_config()
     if set(getattr(config, "layer_types", None) or ["?"]) == {"full_attention"}:

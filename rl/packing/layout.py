@@ -25,7 +25,7 @@ class Bucket:
 
     @property
     def size(self) -> int:
-        """Tokens of the bucket."""
+        """Number of tokens in the bucket."""
         return self.count * self.length
 
 
@@ -34,7 +34,7 @@ class Layout:
     """Segments of one packed row of T tokens."""
 
     buckets: tuple[Bucket, ...]
-    """In the order of the row."""
+    """The buckets, in the order of the row."""
     positions: Tensor
     """``[1, T]``, the position of each token in its sequence."""
 
@@ -44,14 +44,14 @@ class Layout:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Tokens of each bucket."""
+        """Number of tokens in each bucket."""
         return [bucket.size for bucket in self.buckets]
 
     @cached_property
     def masks(self) -> list[Tensor | None]:
-        """For each bucket the keys that its queries read, ``[length, prefix + length]``.
+        """For each bucket, which keys its queries read: ``[length, prefix + length]``.
 
-        None: the bucket has no prefix and is causal.
+        None stands for a bucket without a prefix, which is causal.
         """
         return [self._mask(bucket) if bucket.prefix else None for bucket in self.buckets]
 
@@ -62,7 +62,7 @@ class Layout:
 
     @cached_property
     def lengths(self) -> Lengths:
-        """The segments as variable-length attention reads them."""
+        """The segments in the form that variable-length attention reads."""
         starts = np.cumsum([0, *self.sizes])
         queries, keys = [], []
         for number, bucket in enumerate(self.buckets):
@@ -98,7 +98,7 @@ class PackedRow(NamedTuple):
     token_ids: Integers
     layout: Layout
     places: list[Integers]
-    """For each sequence, the index in the row of each of its tokens."""
+    """The position of each sequence's tokens in the row, as an array for each sequence."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class _Node:
     start: int
     end: int
     parent: int
-    """-1: the node begins its sequences."""
+    """Index of the parent node, or -1 if the node begins its sequences."""
     offset: int = 0
     """Index of the first token in the row."""
 
@@ -136,7 +136,7 @@ def pack(sequences: Sequence[Integers], shared: Integers) -> PackedRow:
 
 
 def _tree(lengths: Sequence[int], shared: Integers) -> tuple[list[_Node], list[int]]:
-    """The tree of shared prefixes, parents first, and the node that each sequence ends in."""
+    """The tree of shared prefixes, parents first, and the last node of each sequence."""
     nodes: list[_Node] = []
     leaves = [-1] * len(lengths)
     todo = [(0, len(lengths), 0, -1)]
@@ -154,7 +154,7 @@ def _tree(lengths: Sequence[int], shared: Integers) -> tuple[list[_Node], list[i
 
 
 def _place(nodes: list[_Node]) -> tuple[Bucket, ...]:
-    """The buckets of a tree; sets the nodes' offsets."""
+    """The buckets of a tree. Also sets the nodes' offsets."""
     parents = {node.parent for node in nodes}
     members: dict[tuple[int, ...], list[int]] = {}
     for number, node in enumerate(nodes):

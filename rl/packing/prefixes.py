@@ -1,10 +1,9 @@
-"""Sharing: which sequences compute a prefix together, and how they are split into packed rows.
+"""Decides which sequences compute a prefix together, and divides them into packed rows.
 
-Sequences that begin with the same tokens have the same hidden states there, wherever they come
-from: the members of a group share their prompt, forks and edited contexts share what came before.
-Sequences in the order of their tokens are the leaves of a tree, in which neighbours share the
-longest prefixes. All rules below read that order, so that no scheduling can separate a tree whose
-tokens fit into one row.
+Sequences that begin with the same tokens have the same hidden states there. For example, the
+members of a group share their prompt, and a fork shares the tokens before it. Sorted by their
+tokens, sequences are the leaves of a tree, in which neighbours share the longest prefixes. All
+functions below use this order, so that a tree whose tokens fit into one row is never separated.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 MIN_SHARED = 16
-"""Fewer tokens are not shared: the attention of one more segment costs as much."""
+"""Minimum number of tokens to share. With fewer, the attention of an additional segment costs as
+much as sharing saves."""
 PAIRS_PER_TOKEN = 2048
-"""Pairs of a query and a key whose attention costs as much as the other layers for one token."""
+"""Number of query-key pairs in attention that cost as much as all other layers do for one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,25 @@ class Part:
 
     sequences: list[int]
     shared: Integers
-    """Tokens that each sequence shares with the one before it; 0 for the first."""
+    """Number of tokens that each sequence shares with the previous one; 0 for the first."""
 
 
-def split(sequences: Sequence[Integers], units: Sequence[list[int]], max_tokens: int) -> list[Part]:
-    """Split sequences into parts of at most ``max_tokens`` tokens, shared ones counted once.
+def split(
+    sequences: Sequence[Integers],
+    units: Sequence[list[int]],
+    max_tokens: int,
+    fill_tokens: int | None = None,
+) -> list[Part]:
+    """Split sequences into parts of at most ``max_tokens`` tokens, where shared tokens count once.
 
-    A tree of shared prefixes that fits into a part is in one part. A larger tree is split where its
-    members share least. A unit that is longer than ``max_tokens`` is a part of its own.
+    A tree of shared prefixes that fits into a part is not split. A larger tree is split where its
+    members share least. A unit that is longer than ``max_tokens`` is a separate part.
 
     Args:
         sequences: token ids.
         units: the sequences to split, as lists of sequences that must be in one part.
         max_tokens: maximum tokens of a part.
+        fill_tokens: maximum tokens of a part that has several trees; None: ``max_tokens``.
     """
     chosen = [i for unit in units for i in unit]
     keys = [sequences[i].tobytes() for i in chosen]
@@ -53,7 +59,8 @@ def split(sequences: Sequence[Integers], units: Sequence[list[int]], max_tokens:
     rank = {chosen[i]: place for place, i in enumerate(order)}
     ranked = sorted(sorted(rank[i] for i in unit) for unit in units)
     parts = []
-    for places in _filled(ranked, lengths, shared, max_tokens):
+    limits = max_tokens, min(max_tokens, fill_tokens or max_tokens)
+    for places in _filled(ranked, lengths, shared, limits):
         numbers = [chosen[order[place]] for place in places]
         parts.append(Part(numbers, np.array([0, *_links(shared, places)], dtype=np.int64)))
     return parts
@@ -66,7 +73,7 @@ def spans(shared: Integers, low: int, high: int, depth: int) -> list[tuple[int, 
 
 
 def _common(rows: Sequence[Integers]) -> Integers:
-    """Length of the common prefix of each row and the row before it; 0 for the first."""
+    """Length of the common prefix of each row and the previous row; 0 for the first."""
     shared = np.zeros(len(rows), dtype=np.int64)
     for i, (a, b) in enumerate(pairwise(rows), start=1):
         length = min(len(a), len(b))
@@ -78,8 +85,8 @@ def _common(rows: Sequence[Integers]) -> Integers:
 def _worthwhile(lengths: Integers, shared: Integers) -> Integers:
     """``shared``, reduced where sharing would cost more than it saves.
 
-    From the root of the tree down: a prefix that its branches had better compute apart ends where
-    the prefix above it ends.
+    The tree is processed from its root down. If branches are faster without their common prefix,
+    the prefix is shortened to the end of the prefix above it.
     """
     shared = shared.copy()
     todo = [(0, len(lengths), 0)]
@@ -113,22 +120,25 @@ def _pays(lengths: Integers, branches: list[tuple[int, int]], above: int, depth:
 
 
 def _links(shared: Integers, places: Sequence[int]) -> Iterator[int]:
-    """Tokens that each sequence but the first shares with the one before it in ``places``."""
+    """Number of tokens that each sequence, except the first, shares with the previous one."""
     for a, b in pairwise(places):
         yield int(shared[a + 1 : b + 1].min())
 
 
 def _filled(
-    units: list[list[int]], lengths: Integers, shared: Integers, max_tokens: int
+    units: list[list[int]], lengths: Integers, shared: Integers, limits: tuple[int, int]
 ) -> Iterator[list[int]]:
-    """Parts of neighbouring units, each of at most ``max_tokens`` tokens."""
+    """Parts of neighbouring units: maximum tokens of one tree, and of several."""
+    max_tokens, fill_tokens = limits
     own = np.array([lengths[unit].sum() - sum(_links(shared, unit)) for unit in units])
     links = np.array([0, *_links(shared, [unit[0] for unit in units])], dtype=np.int64)
     part: list[int] = []
     total = 0
     for low, high in _trees(own, links, max_tokens):
         size = int(own[low:high].sum() - links[low + 1 : high].sum())
-        if part and total + size - links[low] > max_tokens:
+        # Neighbours that share a prefix belong to one tree, which was too large for one part.
+        limit = max_tokens if links[low] else fill_tokens
+        if part and total + size - links[low] > limit:
             yield sorted(part)
             part, total = [], 0
         total += size - int(links[low]) if part else size

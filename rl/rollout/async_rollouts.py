@@ -151,7 +151,10 @@ class GroupStream:
         return len(self._running)
 
     def snapshot(self) -> Snapshot:
-        """The slots without an update; slots that end later do not change it."""
+        """A copy of the slots that no update has taken.
+
+        Slots that end later do not change the copy.
+        """
         slots = [*self._taken, *self._slots.values()]
         return Snapshot(
             self._begun,

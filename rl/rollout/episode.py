@@ -85,7 +85,7 @@ class Episode:
         without an action."""
         self._keeps_starts = keeps_starts
         self._activity: Activity
-        """Reports what the episode waits for while it is played."""
+        """Reports, while the episode is played, what it waits for."""
         self._num_asked = 0
         """Number of requests that wait for the policy."""
 

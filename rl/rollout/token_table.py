@@ -1,8 +1,8 @@
-"""Many trajectories as records without tokens, and one table of all their tokens.
+"""Converts trajectories to records without tokens and one table of all tokens, and back.
 
-The table has a column for each of :data:`agents.segment.COLUMNS`: the tokens of all segments, in
-order. Two more columns hold the sampling supports of the segments that have any: the number of ids
-of each token, and all ids.
+The table has the tokens of all segments in order, with a column for each of
+:data:`agents.segment.COLUMNS`. Two more columns hold the sampling supports of the segments that
+have any: the number of ids for each token, and all ids.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def to_table(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], 
 
 
 def from_table(records: Sequence[Mapping[str, Any]], table: Table) -> list[Trajectory]:
-    """The inverse of :func:`to_table`. The trajectories share the table's memory.
+    """The trajectories from which :func:`to_table` made a table. They share the table's memory.
 
     Raises:
         ValueError: the table lacks a column, or has more or fewer tokens than the records.
@@ -85,7 +85,7 @@ def _described(segment: Segment) -> dict[str, Any]:
 
 
 def _supports(table: Table) -> Iterator[list[int]]:
-    """The supports of the tokens that have an entry, in order."""
+    """The supports, in order, of the tokens that have one."""
     ids, end = table.get(IDS, np.empty(0, np.int32)), 0
     for size in table.get(SIZES, np.empty(0, np.int32)).tolist():
         start, end = end, end + size

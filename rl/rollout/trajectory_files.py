@@ -1,4 +1,4 @@
-"""Files of trajectories: JSON lines for people and tools, and the tokens as columns beside them.
+"""Files of trajectories: JSON lines for people and tools, and beside them the tokens as columns.
 
 ``step-000012.jsonl.gz`` has a line for each episode: its texts, rewards, calls and ending, and the
 number of tokens of each segment. ``step-000012.npz`` has the tokens of all episodes in this order,
@@ -26,11 +26,11 @@ from rl.rollout.token_table import Table, from_table, to_table
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 
 FORMAT = 2
-"""The format that is written; every format up to it is read."""
+"""Format in which files are written. All formats up to this number can be read."""
 LINES, TOKENS = ".jsonl.gz", ".npz"
 """Endings of the two files."""
 _FAST = 1
-"""Level of compression: a higher one takes several times as long, and saves little."""
+"""Level of compression. A higher level takes several times as long and saves little."""
 
 
 def tokens_path(path: Path) -> Path:
@@ -44,9 +44,9 @@ def partial_path(path: Path) -> Path:
 
 
 def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
-    """Write the episodes of ``groups``; equal episodes give equal bytes.
+    """Write the episodes of ``groups``. Equal episodes give equal bytes.
 
-    A file appears complete or not at all, and the lines appear last: a process that dies leaves
+    A file appears complete or not at all. The lines appear last, so that a process that dies leaves
     no lines without their tokens.
 
     Args:
@@ -89,7 +89,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 
 def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file under a hidden name, then give it its own."""
+    """Write a file under a hidden name, and then rename it."""
     partial = partial_path(path)
     try:
         with partial.open("wb") as file:
@@ -108,7 +108,7 @@ def _write_lines(raw: BinaryIO, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _write_table(raw: BinaryIO, table: Table) -> None:
-    """Write the layout of ``numpy.savez``, whose compression cannot be set."""
+    """Write the layout of ``numpy.savez``, which does not allow setting the compression."""
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED, compresslevel=_FAST) as archive:
         for name, column in table.items():
             # A name without a time: equal tokens give equal bytes.

@@ -13,18 +13,18 @@ from rl.errors import UsageError
 from rl.settings.run import RunConfig
 
 WORKSPACE, REPEATABLE = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
-"""The variable that cuBLAS reads when it starts, and the values with which its sums repeat."""
+"""The variable that cuBLAS reads when it starts, and the values for which its sums repeat."""
 
 
 @contextmanager
 def deterministic_kernels(config: RunConfig) -> Iterator[None]:
-    """Context of a run; with ``deterministic=true`` on a GPU, torch uses deterministic kernels.
+    """In this context, torch uses deterministic kernels if ``deterministic=true`` on a GPU.
 
-    An operation without such a kernel raises RuntimeError, which names it. On a CPU every kernel
-    repeats, and the context does nothing.
+    An operation without such a kernel raises a RuntimeError that names the operation. On a CPU, the
+    results of all kernels repeat, and the context does nothing.
 
     Raises:
-        UsageError: cuBLAS may have started in this process with sums that do not repeat.
+        UsageError: cuBLAS may already have started in this process with sums that do not repeat.
     """
     if not config.deterministic or config.device == "cpu" or not torch.cuda.is_available():
         yield
@@ -46,7 +46,7 @@ def deterministic_kernels(config: RunConfig) -> Iterator[None]:
 
 
 def _fix_workspace() -> None:
-    """Set the variable for cuBLAS, which keeps its value as long as the process lives."""
+    """Set the variable for cuBLAS. cuBLAS keeps the value as long as the process lives."""
     value = os.environ.get(WORKSPACE)
     if value in REPEATABLE:
         return

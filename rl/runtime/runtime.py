@@ -146,7 +146,7 @@ class Runtime:
 
         A policy on the same device may sleep.
         """
-        if not isinstance(self.policy, Sleeper):
+        if not isinstance(self.policy, Sleeper) or not self.policy.sleeps:
             yield
             return
         await self.policy.sleep()
@@ -201,8 +201,7 @@ async def open_runtime(
     """
     activities = activities or Activities()
     async with AsyncExitStack() as stack:
-        stack.enter_context(deterministic_kernels(config))
-        device, lora = _prepare(config)
+        device, lora = _prepare(config, stack)
         thread = TorchThread(cores_of_learner(config, own_weights))
         closes = at_end(thread.close, "the torch thread", activities, config.close_s)
         await stack.enter_async_context(closes)
@@ -226,6 +225,8 @@ async def open_runtime(
             own_thread = None if own_weights else thread
             context = PolicyContext(config, learner, spec, own_thread, logs, report, closed_first)
             policy = await config.policy.settings.open(context)
+        if isinstance(policy, Sleeper) and policy.sleeps:
+            await learner.offload()  # Episodes come before the first update.
         if isinstance(policy, Observable):
             activities.watch(policy)
         if isinstance(policy, Serving):
@@ -273,12 +274,16 @@ async def _open_services(
         return await stack.enter_async_context(InTime(opened, what, activities, config.close_s))
 
 
-def _prepare(config: RunConfig) -> tuple[torch.device, LoraConfig]:
-    """Check policy and adapter, and prepare the process. Returns the device and the adapter.
+def _prepare(config: RunConfig, stack: AsyncExitStack) -> tuple[torch.device, LoraConfig]:
+    """Check policy and adapter, and prepare the process until ``stack`` closes.
+
+    Returns:
+        The model's device and adapter.
 
     Raises:
         UsageError: the device is missing, or the policy or the adapter is impossible.
     """
+    stack.enter_context(deterministic_kernels(config))
     lora = config.lora if isinstance(config, TrainConfig | SFTConfig) else NO_LORA
     device = device_of(config)
     config.policy.settings.check(config, device, lora)

@@ -133,9 +133,11 @@ class NumberProber:
     def __init__(self, server: ScriptedServer) -> None:
         self._server = server
 
-    async def expect(self, version: int) -> None: ...
+    async def expect(self, version: int, digests: object = None) -> None: ...
 
-    async def prove(self, client: object, version: int, *, sampled: bool = True) -> Proof:
+    async def prove(
+        self, client: object, version: int, *, sampled: bool = True, loaded: object = None
+    ) -> Proof:
         if self._server.weights != version:
             raise WeightsDiffer("it has others", retryable=False)
         return Proof(version, 0.0)

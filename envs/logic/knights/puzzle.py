@@ -44,7 +44,7 @@ class Puzzle:
 
     names: tuple[str, ...]
     statements: tuple[Statement, ...]
-    """The statements; statement ``i`` is made by person ``i``."""
+    """The statements. Statement ``i`` is made by person ``i``."""
     solution: int
     """The only consistent assignment: bit ``i`` is set if person ``i`` is a knight."""
 

@@ -1,4 +1,4 @@
-"""Checks of what an advantage returns."""
+"""Checks the results of advantages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_credit(advantage: Advantage, credit: Credit, num_tokens: int) -> None:
     """Check that a plug-in returned one number for each token.
 
     Raises:
-        RunFailure: it did not.
+        RunFailure: the plug-in did not.
     """
     returned = {"advantages": credit.advantages}
     if advantage.needs_values:

@@ -1,4 +1,4 @@
-"""What an advantage computes with: the batch of an update, and its scores."""
+"""The inputs of an advantage: the batch of an update, and its scores."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Memory of the learner: what it keeps, computes again, or moves to the host."""
+"""Memory of the learner: what is kept, computed again, or moved to the host."""

@@ -1,6 +1,6 @@
 """Activation checkpointing: the backward pass computes each layer's activations again.
 
-Between the two passes, a layer keeps its input only. Transformers' own switch,
+Between the forward and the backward pass, a layer keeps only its input. Transformers' own switch,
 ``gradient_checkpointing_enable``, does nothing in evaluation mode, in which the learner trains.
 """
 
@@ -24,7 +24,7 @@ def decoder_layers(trunk: nn.Module) -> list[nn.Module]:
     """The layers of ``trunk`` that transformers marks as layers to checkpoint.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no layer is marked.
     """
     found = list(_outermost(trunk))
     if not found:
@@ -39,7 +39,7 @@ def check_layers(trunk: nn.Module, memory: MemoryConfig) -> None:
     """Check that the model has layers to checkpoint, if ``memory`` checkpoints on its device.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the model has no layer to checkpoint.
     """
     if _mode(trunk, memory) != "off":
         decoder_layers(trunk)
@@ -59,10 +59,10 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def checkpointed_layers(trunk: nn.Module, memory: MemoryConfig) -> Iterator[None]:
-    """Context of a forward pass of ``trunk`` whose layers keep only their inputs.
+    """Let the layers of ``trunk`` keep only their inputs in a forward pass inside this context.
 
-    The layers change for the duration of the context only: copies of the model, and its forward
-    passes elsewhere, never see it. It does nothing without gradients, and where ``memory`` turns
+    The layers change only while the context lasts, so copies of the model and forward passes
+    elsewhere are not affected. The context does nothing without gradients, or if ``memory`` turns
     checkpointing off.
 
     Raises:
@@ -77,7 +77,10 @@ def checkpointed_layers(trunk: nn.Module, memory: MemoryConfig) -> Iterator[None
 
 
 def _replace_forward(layer: nn.Module, offload: bool) -> Callable[[], None]:
-    """Let ``layer`` compute its forward under a checkpoint; the returned function undoes it."""
+    """Make ``layer`` compute its forward pass under a checkpoint.
+
+    The returned function undoes this.
+    """
     own = vars(layer).get("forward")
     layer.forward = partial(_run, layer.forward, offload)
 

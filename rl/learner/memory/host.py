@@ -1,4 +1,4 @@
-"""Tensors of a device that are copied, or move, to the host's memory."""
+"""Copies tensors of a device to the host's memory, or moves them there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[str, int]
 
 
 class HostBuffers:
-    """Buffers in the host's memory, which copies of a GPU's tensors reuse.
+    """Buffers in the host's memory, which are reused for copies of a GPU's tensors.
 
     The buffers are pinned: a GPU copies to pinned memory at the bus's full speed, but pinning takes
     longer than a copy. Copies of a CPU's tensors are plain tensors, freed after use.
@@ -23,7 +23,10 @@ class HostBuffers:
 
     @torch.no_grad()
     def copies(self, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-        """A copy of each tensor; the next copy of a GPU's tensor with its key overwrites it."""
+        """A copy of each tensor.
+
+        The next copy of a GPU's tensor with the same key overwrites it.
+        """
         copies = {
             key: self._buffer(key, x).copy_(x, non_blocking=True) for key, x in tensors.items()
         }
@@ -32,7 +35,10 @@ class HostBuffers:
         return copies
 
     def take(self, tensors: Mapping[Key, Tensor]) -> int:
-        """Move the tensors to the host in place; returns the bytes that the device gets free."""
+        """Move the tensors to the host, in place.
+
+        Returns the number of bytes freed on the device.
+        """
         for key, copied in self.copies(tensors).items():
             tensors[key].data = copied
         return sum(x.nbytes for x in tensors.values())
@@ -48,6 +54,6 @@ class HostBuffers:
 
 
 def bring_back(tensors: Iterable[Tensor], device: torch.device) -> None:
-    """Move the tensors to ``device`` in place; the inverse of :meth:`HostBuffers.take`."""
+    """Move the tensors back to ``device``, in place, after :meth:`HostBuffers.take`."""
     for x in tensors:
         x.data = x.detach().to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Offloading of what only updates need, while a policy on the same device samples."""
+"""Offloads everything that only updates need, while a policy on the same device samples."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rl.learner.updater import Updater
 class Offloader:
     """Moves an updater's state to the host's memory and back.
 
-    The state is the optimizers' (moments and float32 copies), and the models beside the policy's:
-    a reference, a critic's own trunk, token reward models. The policy's weights stay on the device,
-    because sampled weights are verified against them. Gradients exist during an update only.
+    The state consists of the optimizers' moments and float32 copies, and of the models other than
+    the policy's: a reference, a critic's own trunk, token reward models. The policy's weights stay
+    on the device, because sampled weights are verified against them. Gradients exist only during an
+    update.
     """
 
     def __init__(self, updater: Updater) -> None:
@@ -25,7 +26,7 @@ class Offloader:
         self._host = HostBuffers()
 
     def offload(self) -> int:
-        """Move the state to the host's memory; returns the bytes that the device gets free."""
+        """Move the state to the host's memory. Returns the number of bytes freed on the device."""
         moved = [optimizer.offload() for optimizer in self._optimizers()]
         return sum(moved) + self._host.take(self._weights())
 
@@ -41,7 +42,7 @@ class Offloader:
             yield self._updater.token_rewards.optimizer
 
     def _weights(self) -> dict[Key, Tensor]:
-        """The weights of the models beside the policy's."""
+        """The weights of the models other than the policy's."""
         rewards = self._updater.token_rewards
         models: dict[str, nn.Module | None] = {
             "reference": copied(self._updater.reference),

@@ -114,7 +114,7 @@ class AdapterFolders:
 class Reading(NumberProber):
     """Has the server read what it was given, as the first token does."""
 
-    async def prove(self, client, version, *, sampled=True):
+    async def prove(self, client, version, *, sampled=True, loaded=None):
         about = {"request_id": "probe", "version": version, "priority": 0, "deadline_s": 5}
         await client.generate([1], ONE, **about)
         return await super().prove(client, version, sampled=sampled)

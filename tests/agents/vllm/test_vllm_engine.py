@@ -94,6 +94,7 @@ async def test_twenty_updates_arrive_each_within_1e_4(engine):
         await update(engine)
         differences.append(engine.take_metrics()["sync/max_difference"])
     assert len(differences) == 20
+    assert engine.take_metrics()["sync/tensors_compared"] == len(engine.model.state_dict())
     assert 0 < max(differences) < 1e-4
     completion = await engine.generate(PROMPT, SamplingParams(max_tokens=8, seed=1))
     assert completion.versions == (engine.version,) * 8
@@ -196,7 +197,7 @@ async def test_an_engine_that_sleeps_answers_when_it_is_awake_again(engine):
     # On a CPU no memory is freed; what is asked meanwhile waits all the same.
     await engine.sleep()
     assert not await engine._server._runner.llm.is_sleeping(), "it is not configured to"
-    engine._sleeps = True
+    engine.sleeps = True
     await engine.sleep()
     assert await engine._server._runner.llm.is_sleeping()
     asked = asyncio.create_task(engine.generate(PROMPT, SamplingParams(max_tokens=8, seed=1)))
@@ -206,7 +207,7 @@ async def test_an_engine_that_sleeps_answers_when_it_is_awake_again(engine):
     completion = await asyncio.wait_for(asked, 30)
     assert far(engine.model, completion, 1.0) < 1e-4
     await update(engine)
-    engine._sleeps = False
+    engine.sleeps = False
 
 
 async def test_ctrl_c_is_not_the_engines(engine):

@@ -84,7 +84,9 @@ class TableModel(ScoringModel):
         return [self.logprobs, self.entropy, self.values]
 
     def micro_batches(self, batch, max_tokens, episodes=None, *, whole=False):
-        return batch.micro_batches(max_tokens, episodes, whole=whole, packed=self.packs)
+        return batch.micro_batches(
+            max_tokens, episodes, whole=whole, packed=max_tokens * self.packs
+        )
 
     def score(self, micro):
         def read(numbers):

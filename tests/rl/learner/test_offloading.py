@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from rl.learner.memory.offloading import Offloader
 from rl.learner.optimizer import Optimizer
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
+from rl.runtime.runtime import Runtime
 from tests.helpers.small_learner import build_group, build_model
 
 FAST = OptimizerConfig(lr=1e-2)
@@ -118,3 +120,33 @@ def test_an_undone_update_leaves_an_optimizer_without_moments():
     optimizer.restore(empty)
     assert optimizer.state_dict()["adamw"]["state"] == {}
     assert weight.tolist() == [1, 1]
+
+
+class Engine:
+    """A policy, or a learner, that records what it is asked."""
+
+    def __init__(self, calls, *, sleeps=True):
+        self.calls, self.sleeps = calls, sleeps
+
+    async def sleep(self):
+        self.calls.append("sleep")
+
+    async def wake(self):
+        self.calls.append("wake")
+
+    async def offload(self):
+        self.calls.append("offload")
+
+    async def onload(self):
+        self.calls.append("onload")
+
+
+@pytest.mark.parametrize("sleeps", [True, False])
+async def test_learner_and_engine_take_turns_only_if_the_engine_sleeps(sleeps):
+    calls = []
+    engine = Engine(calls, sleeps=sleeps)
+    runtime = SimpleNamespace(policy=engine, learner=engine)
+    async with Runtime.learning(runtime):
+        calls.append("learns")
+    turns = ["sleep", "onload", "learns", "offload", "wake"]
+    assert calls == (turns if sleeps else ["learns"])

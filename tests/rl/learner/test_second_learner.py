@@ -178,6 +178,20 @@ async def test_a_repeated_call_is_recognised_by_its_version(opening, toy_model, 
         await learner.update(Experience(groups), 10)
 
 
+async def test_an_update_starts_from_loaded_weights(toy_model, groups, tmp_path):
+    """The float32 copies of bfloat16 weights are loaded too: a step of 1e-9 changes no weight."""
+    still = TrainingSpec(ALGORITHMS["grpo"], OptimizerConfig(lr=1e-9), 1.0, 4096)
+    async with opened(open_local, toy_model, dtype="bfloat16") as moved:
+        await moved.update(Experience(groups), 1)
+        await moved.save(tmp_path / "c")
+        expected = await tensors(moved)
+    async with opened(open_local, toy_model, dtype="bfloat16", training=still) as learner:
+        await learner.load(tmp_path / "c", 4)
+        assert_same(await tensors(learner), expected)
+        await learner.update(Experience(groups), 5)
+        assert_same(await tensors(learner), expected)
+
+
 async def test_a_learner_without_training_is_not_trained(toy_model, groups):
     async with opened(open_local, toy_model, training=None) as learner:
         with pytest.raises(ValueError, match="opened without training"):

@@ -42,7 +42,7 @@ def test_members_of_a_group_compute_their_prompt_once():
     rows = [row for _ in range(2) for row in group(generator, 8, 724, 394)]
     generator.shuffle(rows)
     batch = Batch.from_segments([text(row, 724) for row in rows])
-    padded, packed = batch.micro_batches(4096), batch.micro_batches(4096, packed=True)
+    padded, packed = batch.micro_batches(4096), batch.micro_batches(4096, packed=4096)
     assert sum(micro.input_ids.numel() for micro in padded) == 16 * 1117 == 17_872
     assert [micro.input_ids.numel() for micro in packed] == [724 + 8 * 393] * 2
     assert [bucket.count for bucket in packed[0].layout.buckets] == [1, 8]
@@ -82,7 +82,11 @@ def test_a_tree_is_split_only_if_it_does_not_fit():
     rows = [row for _ in range(3) for row in group(generator, 4, 100, 50)]
     assert computed(rows, 300) == [300, 300, 300]
     assert computed(rows, 650) == [600, 300]
+    for fill in (None, 1):
+        parts = split(rows, alone(12), 299, fill)
+        assert [len(part.sequences) for part in parts] == [3, 1] * 3
     assert computed(rows, 299) == [250, 150] * 3
+    assert [len(part.sequences) for part in split(rows, alone(12), 650, 400)] == [4, 4, 4]
     system = drawn(generator, 30)
     rows = [np.concatenate([system, row]) for row in rows]
     assert computed(rows) == [30 + 900]
@@ -158,6 +162,6 @@ def test_masks_are_the_lower_right_triangle():
     assert own.long().tolist() == [[1] * 21 + [0, 0], [1] * 22 + [0], [1] * 23]
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [0, 100])
 def test_an_empty_batch_has_no_micro_batch(packed):
     assert Batch.from_groups([]).micro_batches(100, packed=packed) == []

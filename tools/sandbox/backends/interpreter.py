@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.sandbox.errors import SandboxUnavailable
 
 UNPRIVILEGED_ID = 61184
-"""User and group that root changes to before it starts programs: systemd's first dynamic id."""
+"""User and group id to which root changes before it starts programs: systemd's first dynamic id."""
 
 _PROBE = (
     "import json,os,sys;print(json.dumps({'path':os.path.realpath(sys._base_executable),"

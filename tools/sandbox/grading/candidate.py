@@ -87,8 +87,8 @@ class Conversation:
         """The next message.
 
         Args:
-            read: decodes the frame of the message, perhaps in another thread; may raise
-                ``CodecError``.
+            read: function that decodes the frame of the message. It may run in another thread, and
+                may raise ``CodecError``.
 
         Raises:
             CandidateFault: the process ended, or sent an invalid message.
@@ -167,11 +167,12 @@ class Candidate(Conversation):
             name: name of the function.
             arguments: encoded positional arguments.
             keywords: encoded keyword arguments.
-            use: converts the decoded value, given its frame, perhaps in another thread; should
-                not keep a large value; may raise ``CodecError``.
+            use: function of the decoded value and its frame, whose result replaces the value. It
+                may run in another thread, should not keep a large value, and may raise
+                ``CodecError``.
 
         Returns:
-            ``PASSED`` with the result of ``use``, or ``ERROR``; the value is not yet compared.
+            ``PASSED`` with the result of ``use``, or ``ERROR``. The value is not compared yet.
 
         Raises:
             CandidateFault: the process can answer no more calls.

@@ -95,7 +95,7 @@ def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None 
 
 
 def owner(pid: int) -> str:
-    """Identifier of process ``pid`` that no other process of any boot has."""
+    """Identifier of process ``pid`` that is unique, also among processes of other boots."""
     return json.dumps({"boot": _boot(), "pids": _pid_namespace(), "pid": pid, "since": _since(pid)})
 
 

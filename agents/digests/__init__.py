@@ -1,0 +1,1 @@
+"""Digests of tensors, which show that an engine holds the weights that the learner sent."""

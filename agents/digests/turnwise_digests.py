@@ -1,0 +1,105 @@
+"""The digest of a tensor, and the part of it that runs in vLLM's workers.
+
+A worker may run in an interpreter without turnwise: its ``PYTHONPATH`` names this folder, and this
+module imports nothing but torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+EXTENSION = "turnwise_digests.WeightDigests"
+"""vLLM's ``--worker-extension-cls``."""
+_CHUNK = {"cpu": 2**16}
+"""Elements that are mixed at once: on a CPU as many as fit its cache, else enough to be fast."""
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+"""Integers that a tensor's bytes are read as, by the bytes of an element."""
+_MIX = (-1640531527, -2048144777)
+"""Odd factors, from the golden ratio and from xxHash."""
+
+
+@torch.no_grad()
+def digest(tensor: torch.Tensor) -> int:
+    """The sum of a hash of each element's bits, modulo 2**64.
+
+    Zeros count nothing, and the order does not matter. So a tensor that an engine stacks, pads or
+    transposes has the sum of its parts' digests.
+    """
+    words = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
+    total = 0
+    for part in words.split(_CHUNK.get(tensor.device.type, 2**26)):
+        # int32 wraps around; a shift of a negative number keeps its sign on every device.
+        mixed = part.to(torch.int32) * _MIX[0]  # A copy: `to` may return the weights themselves.
+        mixed ^= mixed >> 15
+        mixed.mul_(_MIX[1])
+        mixed ^= mixed >> 13
+        total += int(mixed.sum(dtype=torch.int64))
+    return total % 2**64
+
+
+class WeightDigests:
+    """Methods that vLLM adds to its workers, for ``collective_rpc``.
+
+    Some layers repack their weights after loading, and keep nothing that can be compared: the
+    digest is taken from the loaded parameters, right before.
+    """
+
+    model_runner: Any
+
+    def turnwise_watch_weights(self) -> str:
+        """Take digests of all layers that are loaded from now on."""
+        self._turnwise_stop_watching()
+        taken: dict[int, dict[str, int]] = {}
+        self._turnwise_taken = taken
+        for module in self._turnwise_model().modules():
+            method: Any = getattr(module, "quant_method", None)
+            # Layers may share a method, which is watched once.
+            known = any(method is one for one in self._turnwise_watched)
+            if hasattr(method, "process_weights_after_loading") and not known:
+                method.process_weights_after_loading = _watched(method, taken)
+                self._turnwise_watched.append(method)
+        return "watching"
+
+    def turnwise_weight_digests(self) -> str:
+        """The digest of each parameter, and vLLM's stacked layers, as JSON.
+
+        A parameter that was repacked, and was not loaded since :meth:`turnwise_watch_weights`, has
+        the digest null.
+        """
+        self._turnwise_stop_watching()
+        model = self._turnwise_model()
+        found: dict[str, int | None] = {}
+        for path, module in model.named_modules():
+            taken = self._turnwise_taken.get(id(module), {})
+            for name, parameter in module.named_parameters(recurse=False):
+                full = f"{path}.{name}" if path else name
+                own = digest(parameter) if parameter.numel() else None
+                found[full] = taken.get(name, own)
+        self._turnwise_taken = {}
+        packed = getattr(model, "packed_modules_mapping", None) or {}
+        return json.dumps({"digests": found, "packed": packed})
+
+    def _turnwise_model(self) -> Any:
+        return self.model_runner.get_model()
+
+    def _turnwise_stop_watching(self) -> None:
+        for method in getattr(self, "_turnwise_watched", ()):
+            vars(method).pop("process_weights_after_loading", None)
+        self._turnwise_watched: list[Any] = []
+
+
+def _watched(method: Any, taken: dict[int, dict[str, int]]) -> Callable[[Any], Any]:
+    """``method.process_weights_after_loading``, which first takes digests of the layer."""
+    process: Callable[[Any], Any] = method.process_weights_after_loading
+
+    def watched(layer: Any) -> Any:
+        taken[id(layer)] = {
+            name: digest(parameter) for name, parameter in layer.named_parameters(recurse=False)
+        }
+        return process(layer)
+
+    return watched
