@@ -116,7 +116,7 @@ def test_a_documented_command_is_valid(monkeypatch, file, module, words):
     else:
         command = import_module(module)
 
-        def only_parse(title, config_type, presets, work, argv):
+        def only_parse(title, config_type, presets, work, argv, explain=None):
             return int(parse(config_type, argv, command=title, presets=presets) is None)
 
         monkeypatch.setattr(command, "run_command", only_parse)
