@@ -78,15 +78,16 @@ async def _finetune(
                 screen.report(f"step {step}/{config.steps}  loss {loss:.4f}")
             return not 0 < config.max_seconds <= time.monotonic() - started
 
-        losses = await imitate(
-            supervised(learner.model, config.optimizer, config.memory),
-            segments,
-            steps=config.steps,
-            batch_size=config.batch_size,
-            seed=config.seed,
-            on_step=on_step,
-            thread=runtime.thread,
-        )
+        async with runtime.learning():
+            losses = await imitate(
+                supervised(learner.model, config.optimizer, config.memory),
+                segments,
+                steps=config.steps,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                on_step=on_step,
+                thread=runtime.thread,
+            )
         seconds = time.monotonic() - started
         log.draw(f"supervised learning of {config.model} in {config.env.env_id}")
         learner.trained_elsewhere()

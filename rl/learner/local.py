@@ -112,11 +112,7 @@ class LocalLearner:
         await self._thread.do(self._save, folder, state, resumable)
 
     async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
-        """Free the memory that torch caches for the next forward passes.
-
-        The weights stay, because the policy's weights are verified against them. The optimizer's
-        state also stays.
-        """
+        """See ``seam.Learner.load``."""
         return await self._thread.do(self._load, folder, version)
 
     async def offload(self) -> None:

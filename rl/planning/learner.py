@@ -101,7 +101,9 @@ def learner_memory(
         found = replace(found, moments=int(EIGHT_BITS * found.moments))
     if memory.activation_checkpointing == "offload":
         width = root.head.in_features * root.head.weight.element_size()
-        inputs = len(decoder_layers(root.trunk)) * micro.input_ids.numel() * width
+        trunks = [root.trunk, *([root.value_trunk] if root.value_trunk is not None else [])]
+        layers = sum(len(decoder_layers(trunk)) for trunk in trunks)
+        inputs = layers * micro.input_ids.numel() * width
         found = replace(found, activations=found.activations - inputs)
     return found
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from os import sysconf
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from rl.learner.settings import MemoryConfig
 from rl.planning.learner import LearnerMemory, episode_cache, learner_memory
 from rl.planning.live_bytes import gib
 from rl.policies.memory import DeviceFacts
+from rl.runtime.deterministic import fix_workspace
 from rl.runtime.model import device_of, dtype_of
 from rl.settings.train import TrainConfig
 
@@ -111,7 +114,7 @@ class Planner:
         }
         if not self.on_gpu and not config.algorithm.one_step:
             learn["copy for undoing"] = learner.weights + learner.copies + learner.moments
-        kept = {"weights": learner.weights} if policy.sleeps else resident
+        kept = {"weights": learner.weights} if config.policy.settings.sleeps else resident
         generate = {**kept, "policy": policy.generating}
         if self.on_gpu:
             for phase in (learn, generate):
@@ -159,15 +162,14 @@ class Planner:
 
 
 def explain(config: TrainConfig) -> str:
-    """The memory plan as lines, with settings that fit if the run does not; "" without a plan.
-
-    Raises:
-        UsageError: the model's configuration cannot be read, or the device is missing.
-    """
+    """The memory plan as lines, with settings that fit if the run does not; "" without a plan."""
     if not _is_planned(config):
         return ""
-    planner = Planner(config)
-    plan = planner.plan(config)
+    try:
+        planner = Planner(config)
+        plan = planner.plan(config)
+    except Exception as error:
+        return _no_plan(error)
     lines = plan.table()
     return lines if plan.fits else f"{lines}: {_advice(planner, config)}"
 
@@ -181,14 +183,19 @@ def check_memory(config: TrainConfig, report: Callable[[str], None]) -> None:
     refused only if short episodes do not fit; else a line says what long ones would need.
 
     Raises:
-        UsageError: the run cannot fit, or the device is missing.
+        UsageError: the run cannot fit, or ``deterministic`` needs a new process.
     """
     if not _is_planned(config):
         return
+    fix_workspace(config)  # the plan asks CUDA for the size of the device
     if not config.plan.gpu_gb and device_of(config).type != "cuda":
         return
-    planner = Planner(config)
-    plan = planner.plan(config)
+    try:
+        planner = Planner(config)
+        plan = planner.plan(config)
+    except Exception as error:
+        report(_no_plan(error))
+        return
     if plan.fits:
         return
     problem = (
@@ -204,6 +211,11 @@ def check_memory(config: TrainConfig, report: Callable[[str], None]) -> None:
 def _is_planned(config: TrainConfig) -> bool:
     """Whether there is a plan: for a learner in this process, and a model that is not tiny."""
     return config.model != "tiny" and config.learner == "local"
+
+
+def _no_plan(error: Exception) -> str:
+    """A line instead of a plan: no architecture or setting may fail because it has no plan."""
+    return f"no memory plan: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
 
 
 def _advice(planner: Planner, config: TrainConfig) -> str:
@@ -274,7 +286,7 @@ def _fewer_slots(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Cha
 
 def _adapter(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
     """Train an adapter instead of all weights."""
-    if config.lora.rank:
+    if config.lora.rank or importlib.util.find_spec("peft") is None:
         return None
     return "lora.rank=16", replace(config, lora=replace(config.lora, rank=16))
 
@@ -329,8 +341,10 @@ def _device(config: TrainConfig) -> tuple[str, int, bool]:
 
 
 def _model_config(path: str) -> PretrainedConfig:
+    base = base_of(path)
+    local = Path(base).expanduser()
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(base_of(path))
+        config: PretrainedConfig = AutoConfig.from_pretrained(local if local.is_dir() else base)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"model ({path}) has no configuration to plan with: {str(error).splitlines()[0]}"

@@ -138,6 +138,14 @@ class PolicyEngine(ABC):
         """
         return
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether the policy sleeps while the learner learns.
+
+        The learner's state then waits in the host's memory while the policy starts and generates.
+        """
+        return False
+
     def device_memory(self, device: DeviceFacts) -> PolicyMemory:
         """The memory that the policy takes on the learner's device, for the memory plan.
 

@@ -13,9 +13,6 @@ class PolicyMemory:
     generating: int = 0
     learning: int = 0
     """While the learner updates the weights."""
-    sleeps: bool = False
-    """Whether the policy sleeps while the learner learns. The learner's state then waits in the
-    host's memory while the policy generates."""
 
 
 @dataclass(frozen=True, slots=True)

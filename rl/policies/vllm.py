@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rl.settings.lora import LoraConfig
 
 
+_ASLEEP = 1 << 30
+"""Bytes of a sleeping vLLM on the GPU, for its graphs and buffers: an estimate."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class VLLM(ServerEngine):
     """Settings of vLLM, in servers and in this process."""
@@ -269,10 +273,15 @@ class VLLMInProcess(VLLM):
                 f"it sees: set CUDA_VISIBLE_DEVICES={device.index}"
             )
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether vLLM frees its memory while the learner learns."""
+        return self.sleep
+
     def device_memory(self, device: DeviceFacts) -> PolicyMemory:
         """The share ``gpu_memory``, which a sleeping engine frees while the learner learns."""
         share = int(self.gpu_memory * device.capacity) if device.on_gpu else 0
-        return PolicyMemory(share, 0 if self.sleep else share, sleeps=self.sleep)
+        return PolicyMemory(share, _ASLEEP if self.sleep and share else share)
 
     async def open(self, context: PolicyContext) -> VLLMEnginePolicy:
         """Start the engine, and load the learner's weights."""

@@ -26,10 +26,10 @@ def deterministic_kernels(config: RunConfig) -> Iterator[None]:
     Raises:
         UsageError: cuBLAS may already have started in this process with sums that do not repeat.
     """
-    if not config.deterministic or config.device == "cpu" or not torch.cuda.is_available():
+    if not _concerns(config):
         yield
         return
-    _fix_workspace()
+    fix_workspace(config)
     cudnn: Any = torch.backends.cudnn
     memory: Any = torch.utils.deterministic
     before = torch.get_deterministic_debug_mode()
@@ -45,8 +45,20 @@ def deterministic_kernels(config: RunConfig) -> Iterator[None]:
         cudnn.deterministic, cudnn.benchmark, memory.fill_uninitialized_memory = flags
 
 
-def _fix_workspace() -> None:
-    """Set the variable for cuBLAS. cuBLAS keeps the value as long as the process lives."""
+def _concerns(config: RunConfig) -> bool:
+    return config.deterministic and config.device != "cpu" and torch.cuda.is_available()
+
+
+def fix_workspace(config: RunConfig) -> None:
+    """Set the variable for cuBLAS if ``deterministic=true`` on a GPU; call it before CUDA starts.
+
+    cuBLAS keeps the value as long as the process lives.
+
+    Raises:
+        UsageError: the variable has another value, or CUDA has started without it.
+    """
+    if not _concerns(config):
+        return
     value = os.environ.get(WORKSPACE)
     if value in REPEATABLE:
         return

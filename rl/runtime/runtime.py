@@ -221,12 +221,12 @@ async def open_runtime(
         closed_first = await stack.enter_async_context(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
         )
+        if config.policy.settings.sleeps:
+            await learner.offload()  # The policy needs the room, and the first update comes later.
         with activities.doing(LEARNER, "the policy", OPEN):
             own_thread = None if own_weights else thread
             context = PolicyContext(config, learner, spec, own_thread, logs, report, closed_first)
             policy = await config.policy.settings.open(context)
-        if isinstance(policy, Sleeper) and policy.sleeps:
-            await learner.offload()  # Episodes come before the first update.
         if isinstance(policy, Observable):
             activities.watch(policy)
         if isinstance(policy, Serving):

@@ -30,8 +30,8 @@ class HostBuffers:
         copies = {
             key: self._buffer(key, x).copy_(x, non_blocking=True) for key, x in tensors.items()
         }
-        if any(x.is_cuda for x in tensors.values()):
-            torch.cuda.synchronize()
+        for device in {x.device for x in tensors.values() if x.is_cuda}:
+            torch.cuda.synchronize(device)
         return copies
 
     def take(self, tensors: Mapping[Key, Tensor]) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen3Config, masking_utils
 
+import rl.planning.memory
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.learner.lora import add_adapter
@@ -24,6 +25,7 @@ from rl.settings.parsing.command_line import parse
 from rl.settings.train import PRESETS, TrainConfig
 from rl.train import main
 
+CPU = torch.device("cpu")
 KEEP = MemoryConfig(activation_checkpointing="off")
 AGAIN = MemoryConfig(activation_checkpointing="on")
 SHAPES = {
@@ -249,6 +251,30 @@ def test_a_dry_run_without_a_model_says_why_it_has_no_plan(tmp_path, capfd):
     (tmp_path / "config.json").write_text('{"model_type": "no_such_type"}')
     assert main(["env=countdown", f"model={tmp_path}", "--dry-run"]) == 0
     assert capfd.readouterr().err.startswith("no memory plan: model (")
+
+
+def test_settings_without_a_plan_fail_later_with_their_own_error(folder, capfd):
+    words = ["env=countdown", f"model={folder}", "plan.gpu_gb=80", "context_length=512"]
+    assert main([*words, "lora.rank=8", "lora.targets=foo", "--dry-run"]) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("no memory plan: ")
+    assert "foo" in line
+    lines: list[str] = []
+    check_memory(config_of(folder, *words[2:], "lora.rank=8", "lora.targets=foo"), lines.append)
+    assert lines == [line]
+
+
+def test_the_plan_asks_for_the_device_after_its_sums_are_made_repeatable(folder, monkeypatch):
+    order = []
+    monkeypatch.setattr(rl.planning.memory, "fix_workspace", lambda c: order.append("workspace"))
+    monkeypatch.setattr(rl.planning.memory, "device_of", lambda c: order.append("device") or CPU)
+    check_memory(config_of(folder, "deterministic=true"), order.append)
+    assert order == ["workspace", "device"]
+
+
+def test_a_model_in_the_home_folder_is_found(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert Planner(config_of("~/model", "plan.gpu_gb=24")).model.num_hidden_layers == 4
 
 
 UPDATE = """
