@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, MutableSequence
+from operator import index
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -23,7 +24,7 @@ class Column(MutableSequence[N]):
     """Numbers of one type.
 
     An entry is a Python number, and a slice is a list. ``numpy.asarray(column)`` is a view without
-    a copy, whose length stays the same when the column grows.
+    a copy, which stays the same when the column changes.
 
     Args:
         dtype: int8, int32, int64 or float64.
@@ -33,25 +34,32 @@ class Column(MutableSequence[N]):
         TypeError, OverflowError: an entry is not a number of this type.
     """
 
-    __slots__ = ("_buffer", "_count")
+    __slots__ = ("_buffer", "_count", "_viewed")
 
     def __init__(self, dtype: DTypeLike, values: Iterable[N] | NDArray[Any] = ()) -> None:
         self._buffer = _array(values, np.dtype(dtype))
         self._count = len(self._buffer)
+        self._viewed = isinstance(values, Column | np.ndarray)
+        """Whether others may read the buffer's entries, which are then copied before a change."""
 
     @property
     def array(self) -> NDArray[Any]:
         """All entries, without a copy."""
+        self._viewed = True
+        return self._entries
+
+    @property
+    def _entries(self) -> NDArray[Any]:
         return self._buffer[: self._count]
 
     def tolist(self) -> list[N]:
         """All entries as Python numbers."""
-        entries: list[N] = self.array.tolist()
+        entries: list[N] = self._entries.tolist()
         return entries
 
     def copy(self) -> Column[N]:
         """An independent copy."""
-        return Column(self._buffer.dtype, self.array.copy())
+        return Column(self._buffer.dtype, self._entries.copy())
 
     def extend(self, values: Iterable[N]) -> None:
         """Append all of ``values``."""
@@ -60,7 +68,8 @@ class Column(MutableSequence[N]):
 
     def repeat(self, value: N, count: int) -> None:
         """Append ``value`` ``count`` times."""
-        self._grow(count)[:] = value
+        entry = _array((value,), self._buffer.dtype)
+        self._grow(count)[:] = entry
 
     def append(self, value: N) -> None:
         """Append one entry."""
@@ -72,9 +81,13 @@ class Column(MutableSequence[N]):
         entries.insert(index, value)
         self._replace(entries)
 
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._replace([])
+
     def count(self, value: object) -> int:
         """Number of entries that are equal to ``value``."""
-        return int(np.count_nonzero(self.array == value))
+        return int(np.count_nonzero(self._entries == value))
 
     def index(self, value: object, *bounds: int) -> int:
         """The first position of ``value``, as in a list.
@@ -88,9 +101,10 @@ class Column(MutableSequence[N]):
         """Make room for ``count`` more entries, and return that part of the array."""
         needed = self._count + count
         if needed > len(self._buffer):
-            former = self.array
+            former = self._entries
             self._buffer = np.empty(max(needed, 2 * self._count), former.dtype)
             self._buffer[: self._count] = former
+            self._viewed = False
         room = self._buffer[self._count : needed]
         self._count = needed
         return room
@@ -98,6 +112,7 @@ class Column(MutableSequence[N]):
     def _replace(self, entries: list[N]) -> None:
         self._buffer = _array(entries, self._buffer.dtype)
         self._count = len(self._buffer)
+        self._viewed = False
 
     def __len__(self) -> int:
         return self._count
@@ -106,22 +121,33 @@ class Column(MutableSequence[N]):
         return iter(self.tolist())
 
     def __contains__(self, value: object) -> bool:
-        return bool((self.array == value).any())
+        return bool((self._entries == value).any())
 
     @overload
     def __getitem__(self, key: int) -> N: ...
     @overload
     def __getitem__(self, key: slice) -> list[N]: ...
     def __getitem__(self, key: int | slice) -> N | list[N]:
-        entry: N | list[N] = self.array[key].tolist()
+        entry: N | list[N] = self._entries[key].tolist()
         return entry
 
     def __setitem__(self, key: int | slice, value: Any) -> None:
-        entries = self.tolist()
-        entries[key] = value
-        self._replace(entries)
+        if isinstance(key, slice):
+            entries = self.tolist()
+            entries[key] = value
+            self._replace(entries)
+            return
+        entry = _array((value,), self._buffer.dtype)
+        if self._viewed:
+            self._buffer, self._viewed = self._entries.copy(), False
+        self._entries[index(key)] = entry[0]
 
     def __delitem__(self, key: int | slice) -> None:
+        if self._count and not isinstance(key, slice) and index(key) in (-1, self._count - 1):
+            self._count -= 1
+            if self._viewed:  # An entry that is appended later goes into another buffer.
+                self._buffer = self._entries
+            return
         entries = self.tolist()
         del entries[key]
         self._replace(entries)
@@ -134,19 +160,18 @@ class Column(MutableSequence[N]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Column):
-            return np.array_equal(self.array, other.array)
+            return np.array_equal(self._entries, other._entries)
         if isinstance(other, list | tuple):
             return self.tolist() == list(other)
         return NotImplemented
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        own = self.array
-        if dtype is not None and np.dtype(dtype) != own.dtype:
-            return own.astype(dtype)
-        return own.copy() if copy else own
+        if dtype is not None and np.dtype(dtype) != self._buffer.dtype:
+            return self._entries.astype(dtype)
+        return self._entries.copy() if copy else self.array
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Column, (self._buffer.dtype.name, self.array.copy())
+        return Column, (self._buffer.dtype.name, self._entries.copy())
 
     def __repr__(self) -> str:
         return repr(self.tolist())
@@ -159,9 +184,16 @@ def column_of(values: Iterable[N], dtype: DTypeLike) -> Column[N]:
 
 def _array(values: Iterable[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if isinstance(values, Column):
-        values = values.array
+        values = values._entries
     if isinstance(values, np.ndarray):
         if not np.can_cast(values.dtype, dtype, "same_kind"):
             raise TypeError(f"an array of {values.dtype} is no column of {dtype}")
-        return values.astype(dtype, copy=False)
+        fitted = values.astype(dtype, copy=False)
+        if not np.can_cast(values.dtype, dtype) and dtype.kind == "i":
+            wrong = np.flatnonzero(fitted != values)
+            if len(wrong):
+                raise OverflowError(f"{values[wrong[0]]} does not fit into a column of {dtype}")
+        return fitted
+    if isinstance(values, bytes | bytearray):  # array would read them as the memory of numbers.
+        raise TypeError(f"{type(values).__name__} are no numbers of a column: pass list(values)")
     return np.frombuffer(array(_CODES[dtype.name], values), dtype)

@@ -24,6 +24,8 @@ def change(values):
     del values[2]
     values.remove(1)
     assert values.pop() == 5
+    del values[-1]
+    values.append(6)
     return values
 
 
@@ -59,6 +61,56 @@ def test_an_array_of_a_column_is_a_view_that_appends_leave_alone():
     assert np.asarray(column, dtype=np.int64).dtype == np.int64
 
 
+def test_an_array_of_a_column_is_not_changed_by_any_change_of_the_column():
+    source = np.array([1, 2, 3], dtype=np.int32)
+    column = Column("int32", source)
+    for view in (source, column.array, np.asarray(Column("int32", column))):
+        former = view.tolist()
+        column[1] += 7
+        column.append(4)
+        column.pop()
+        column.pop()
+        column.append(8)
+        assert view.tolist() == former
+    assert column == [1, 23, 8]
+    view = column.array
+    column.clear()
+    column.append(5)
+    assert (column, view.tolist()) == ([5], [1, 23, 8])
+    fixed = np.array([1, 2], dtype=np.int32)
+    fixed.flags.writeable = False
+    column = Column("int32", fixed)
+    column[0] = 6
+    assert column == [6, 2]
+
+
+def test_single_entries_are_changed_without_a_copy_of_the_column(monkeypatch):
+    column = Column("int32", range(30_000))
+    memory = column.array
+    column[0] = 1  # The only copy: `memory` is read by others.
+    monkeypatch.setattr(Column, "tolist", None)
+    monkeypatch.setattr(Column, "_replace", None)
+    buffer = column._buffer
+    for i in range(len(column)):
+        column[i] = -i
+    for i in reversed(range(len(column))):
+        assert column.pop() == -i
+    assert column._buffer is buffer
+    assert (len(column), memory[-1]) == (0, 29_999)
+
+
+@pytest.mark.parametrize("key", [3, -4])
+def test_an_entry_that_does_not_exist_is_not_changed(key):
+    column = Column("int32", [1, 2, 3])
+    with pytest.raises(IndexError):
+        column[key] = 5
+    with pytest.raises(IndexError):
+        del column[key]
+    with pytest.raises(IndexError):
+        Column("int32").pop()
+    assert column == [1, 2, 3]
+
+
 @pytest.mark.parametrize("twin_of", [Column.copy, copy.copy, copy.deepcopy])
 def test_a_copy_is_independent(twin_of):
     column = Column("float64", [0.1, -0.5])
@@ -70,14 +122,37 @@ def test_a_copy_is_independent(twin_of):
     assert pickle.loads(pickle.dumps(column)) == column
 
 
-@pytest.mark.parametrize("wrong", [[0.5], [2**31], ["1"], np.array([0.5])])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [0.5],
+        [2**31],
+        ["1"],
+        "1234",
+        b"abcd",
+        bytearray(4),
+        np.array([0.5]),
+        np.array([2**31]),
+        np.array([2**32]),
+    ],
+)
 def test_a_number_of_another_type_is_no_entry(wrong):
     with pytest.raises((TypeError, OverflowError)):
         Column("int32", wrong)
     column = Column("int32", [1])
     with pytest.raises((TypeError, OverflowError)):
         column.extend(wrong)
+    for change in (lambda x: column.repeat(x, 2), lambda x: column.__setitem__(0, x)):
+        with pytest.raises((TypeError, OverflowError)):
+            change(wrong[0] if isinstance(wrong, list) else 0.5)
     assert column == [1]
+
+
+def test_numbers_of_an_array_must_fit():
+    assert Column("int8", np.array([-128, 127])) == [-128, 127]
+    for dtype, wrong in (("int8", np.array([5, 300])), ("int64", np.array([5, 2**63], "uint64"))):
+        with pytest.raises(OverflowError, match=rf"{wrong[1]} does not fit into a column of"):
+            Column(dtype, wrong)
 
 
 def test_a_segment_keeps_columns_however_it_is_made():
