@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import copy
+import io
 import os
 import signal
 import time
 
 import pytest
+import torch
 
 import rl.learner.local
 import rl.run.trainer
@@ -32,6 +33,13 @@ def loops(monkeypatch):
 
     monkeypatch.setattr(rl.run.trainer.Trainer, "__aenter__", entering)
     return found
+
+
+def as_saved(state) -> bytes:
+    """The bytes that a checkpoint has of the episodes and tasks ahead."""
+    file = io.BytesIO()
+    torch.save((state["stream"], state["curriculum"]), file)
+    return file.getvalue()
 
 
 def answers(loop) -> bool:
@@ -75,13 +83,13 @@ def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(words, tmp_path, mo
     def slow(folder, model, tokenizer, state):
         loop, trainer = loops[0]
         if folder.name == "step-000001":
-            before = copy.deepcopy(state["stream"]), dict(state["curriculum"])
+            before = as_saved(state)
             deadline = time.monotonic() + ANSWER_S
             # All that may be played ahead is, in the meantime.
             while trainer.stream.num_running and time.monotonic() < deadline:
                 assert answers(loop)
             seen.append(trainer.stream.num_running)
-            assert (state["stream"], state["curriculum"]) == before
+            assert as_saved(state) == before
         save(folder, model, tokenizer, state)
 
     monkeypatch.setattr(rl.learner.local, "save_checkpoint", slow)
