@@ -1,4 +1,4 @@
-"""Blocking foreign code on a daemon thread."""
+"""Daemon threads for functions that may block: they do not delay the end of the process."""
 
 from __future__ import annotations
 

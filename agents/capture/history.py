@@ -53,8 +53,9 @@ class History:
         self.branches: list[Branch] = []
 
     def find(self, keys: Sequence[str], tools: str) -> Cut | None:
-        """The position from which a request continues: the one after the most shared messages.
+        """The position from which a request continues, or None if it begins a conversation.
 
+        The request begins with the messages before this position; no other such position has more.
         Among equal positions, the end of a conversation comes first, then the newest conversation.
 
         Args:

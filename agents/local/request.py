@@ -17,7 +17,8 @@ class Token(NamedTuple):
     id: int
     logprob: float
     support: list[int]
-    """Ids of the tokens from which it was sampled. Empty means all tokens."""
+    """Ids of the tokens that top-k and top-p kept. Empty if they kept all tokens, or if the request
+    does not need the support."""
 
 
 @dataclass(slots=True, eq=False)

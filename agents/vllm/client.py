@@ -167,8 +167,8 @@ class VLLMClient:
         request would crash it.
 
         Returns:
-            The digests of the loaded parameters; None for an adapter, of a server whose workers
-            report none, and of a server with several workers.
+            The digests of the loaded parameters. None if an adapter was loaded, if the workers
+            report no digests, or if the server has several workers.
 
         Raises:
             Unreachable: the server does not answer in time, or could not load the weights.

@@ -13,14 +13,14 @@ from agents.vllm.policy import VLLMServerPolicy
 
 
 class VLLMEnginePolicy(VLLMServerPolicy):
-    """Samples with one engine, which is monitored and restarted like a server.
+    """Samples with one engine. The engine is monitored, and restarted after a failure.
 
     Args:
         process: starts the engine.
         publisher: makes weights available to the engine.
         prober: verifies the engine's weights.
         context_window: maximum tokens of one sequence.
-        timeouts: deadlines.
+        timeouts: deadlines of completions.
         start_s: deadline of a start, in seconds.
         load_s: deadline of loading weights, of sleeping and of waking up.
     """

@@ -11,7 +11,7 @@ from tools.sandbox import Verdict
 _LARGE = 4096
 """Approximate maximum bytes of a value that is kept whole."""
 _SHOWN = 500
-"""Characters kept of a larger value's text."""
+"""Number of characters kept of the text of a value that is larger than ``_LARGE``."""
 _OBJECT = 32
 """Approximate bytes of an object."""
 

@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
     env_id: str
     members: int
-    """Number of members of a family in this line."""
+    """Number of environments in this line: more than 1 if the line is a family."""
     card: Card
 
 

@@ -94,7 +94,10 @@ class MathState:
 
 
 class MathEnv(ToolEnv[MathTask, MathState]):
-    """Problems with answers that math-verify compares; the module's docstring has the rules."""
+    """Mathematical problems; math-verify compares an answer with the gold answer.
+
+    The module's docstring describes the format of answers and of tool calls.
+    """
 
     Options = MathOptions
     card = Card(

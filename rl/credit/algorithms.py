@@ -227,11 +227,11 @@ def algorithm_names() -> list[str]:
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The row with this name.
+    """The algorithm with this name, from the table or from a plug-in.
 
     Raises:
-        UnknownNameError: no row has the name.
-        PluginImportError: the row cannot be imported, or is not an Algorithm.
+        UnknownNameError: no algorithm has the name.
+        PluginImportError: the plug-in cannot be imported, or is not an Algorithm.
     """
     row = _interactive.get(name) or _registry.get(name)
     if not isinstance(row, Algorithm):

@@ -26,8 +26,8 @@ from rl.learner.model import load_model
 TRAINER_STATE = "trainer_state.pt"
 """The file beside the weights that :func:`load_trainer_state` reads."""
 _HIDDEN = (".tmp", ".old")
-"""Endings of the hidden siblings' names: of the folder being written, and of the replaced
-folder."""
+"""Endings of the names of two hidden folders beside a checkpoint: the one that is being written,
+and the one that it replaces."""
 
 
 def save_checkpoint(

@@ -39,7 +39,8 @@ class LearnerMemory:
     """The optimizer's averages."""
     gradients: int
     activations: int
-    """All else at the peak of an update: activations, logits of the head, temporary tensors."""
+    """What exists at the peak of an update besides the other parts: activations, logits of the
+    head and temporary tensors."""
 
     @property
     def resident(self) -> int:

@@ -48,7 +48,7 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class MastermindOptions(RowOptions):
-    """Options of the code and of rewards."""
+    """Options of the secret code, the rules and the reward."""
 
     max_turns: int = 10
     """Maximum number of guesses, 10 as in the board game. An unreadable guess counts as one."""

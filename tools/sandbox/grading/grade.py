@@ -44,7 +44,7 @@ _KINDS = (CallTest, AssertTest, StdioTest)
 
 @dataclass(frozen=True)
 class Submission:
-    """A submission and the options of its grade."""
+    """A program to grade, and the options with which it is graded."""
 
     source: str
     entry_point: str | None

@@ -138,9 +138,9 @@ class _Zygote:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def end_supervisors(self) -> None:
-        """End each supervisor, which kills its run and deletes its folder.
+        """End all supervisors. Each one kills its run and deletes the run's folder first.
 
-        Then delete the scratch.
+        Then delete the folder that held the runs' folders (``Config.scratch``), if there is one.
         """
         for pid in self.supervisors:
             os.kill(pid, signal.SIGTERM)

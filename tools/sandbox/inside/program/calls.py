@@ -55,7 +55,10 @@ def _answer(module: ModuleType, name: str, arguments: Any, keywords: Any) -> lis
 
 
 def describe(error: BaseException) -> list[Any]:
-    """Type name, message and line in the program (or None) of an exception."""
+    """An exception as a list: the name of its type, its message, and its line in the program.
+
+    The line is None if the exception has none there.
+    """
     try:
         message = str(error)[:_MAX_TEXT]
     except BaseException:
