@@ -14,7 +14,7 @@ import pytest
 from tools.sandbox import SandboxFailure, SandboxUnavailable, make_sandbox
 from tools.sandbox.backends import cgroup, landlock
 from tools.sandbox.inside import workdir
-from tools.sandbox.inside.supervisor.process_tree import descendants
+from tools.sandbox.inside.supervisor import process_tree
 
 pytestmark = pytest.mark.filterwarnings("ignore:unsafe-local:UserWarning")
 
@@ -24,6 +24,16 @@ def parent(tmp_path, monkeypatch):
     """Parent of the zygotes' common folders."""
     monkeypatch.setattr(landlock, "_scratch_parent", lambda: tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def descendants():
+    """Lists the descendants that this process has got since the test began.
+
+    Earlier tests may leave one for the life of the process, such as multiprocessing's tracker.
+    """
+    earlier = set(process_tree.descendants())
+    return lambda: [pid for pid in process_tree.descendants() if pid not in earlier]
 
 
 @pytest.mark.parametrize("broken", [(cgroup, "make"), (landlock.bundle, "write")])
@@ -52,7 +62,7 @@ async def test_a_cancelled_close_continues(parent):
         await asyncio.sleep(0.02)
 
 
-def test_the_next_start_removes_what_an_ended_loop_left(parent):
+def test_the_next_start_removes_what_an_ended_loop_left(parent, descendants):
     async def start_only() -> None:
         sandbox = make_sandbox("unsafe-local")
         await sandbox.start()
@@ -77,7 +87,7 @@ def test_the_next_start_removes_what_an_ended_loop_left(parent):
     assert list(parent.iterdir()) == []
 
 
-async def test_supervisors_that_were_killed_with_their_zygote(parent):
+async def test_supervisors_that_were_killed_with_their_zygote(parent, descendants):
     async with make_sandbox("unsafe-local") as sandbox:
         for pid in descendants():
             os.kill(pid, signal.SIGSTOP)  # so that none cleans up for another
@@ -89,7 +99,7 @@ async def test_supervisors_that_were_killed_with_their_zygote(parent):
     assert list(parent.iterdir()) == []
 
 
-async def test_closing_while_the_first_zygote_starts(parent):
+async def test_closing_while_the_first_zygote_starts(parent, descendants):
     sandbox = make_sandbox("unsafe-local")
     starting = asyncio.create_task(sandbox.start())
     while not list(parent.iterdir()):
