@@ -35,7 +35,8 @@ from rl.files import make_folder, replace_text, writing
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.trajectory_files import tokens_path, write_trajectories
 from rl.run.metrics.intervals import PassRate
-from rl.settings.parsing.files import flatten
+from rl.settings.parsing.command_line import resolve
+from rl.settings.parsing.files import flatten, read_run
 from rl.settings.parsing.plain import to_plain
 from rl.settings.train import TrainConfig
 
@@ -57,8 +58,12 @@ MAY_CHANGE = (
     "log.",
     "callbacks",
     "dry_run",
+    "packing",
+    "memory.",
+    "plan.",
 )
-""""""
+"""Settings, or starts of their keys, that may change when a run is resumed. Apart from rounding, an
+update does not depend on them."""
 _NOT_REPORTED = ("resume", "out", "dry_run")
 _TASKS = "env.options.tasks"
 _EPISODES = re.compile(r"\.?step-(\d+)\.(?:jsonl\.gz|npz)(?:\.tmp)?")
@@ -138,6 +143,8 @@ class RunFolder:
     def _check_same_run(self, config: TrainConfig) -> None:
         """Check that only settings in :data:`MAY_CHANGE` differ from those of the folder's run.
 
+        A setting that the run's version lacked has the value that reproduces that version.
+
         Raises:
             UsageError: another setting differs. The message names the first.
         """
@@ -150,19 +157,26 @@ class RunFolder:
             raise UsageError(
                 f"{path} is no configuration of a run ({error}): choose another out=..."
             ) from error
-        new = flatten(json.loads(json.dumps(to_plain(config), default=str)))
+        new = _flat(config)
+        if new.keys() - old.keys():
+            old = self._with_newer_keys() | old
         for key in sorted(old.keys() | new.keys()):
             before, now = old.get(key), new.get(key)
             if before == now or (key == _TASKS and _is_same_path(before, now)):
                 continue
             if key.startswith(MAY_CHANGE):
                 if key not in _NOT_REPORTED:
-                    self.changes.append(f"{key}={new.get(key)} (before: {old.get(key)})")
+                    self.changes.append(f"{key}={now} (before: {before})")
             else:
                 raise UsageError(
-                    f"{self.path} was started with {key}={old.get(key)}, not {new.get(key)}: "
+                    f"{self.path} was started with {key}={before}, not {now}: "
                     f"continue with the same settings, or choose another out=..."
                 )
+
+    def _with_newer_keys(self) -> dict[str, Any]:
+        """The run's settings with keys that its version lacked, at values that change nothing."""
+        recorded = read_run(str(self.path), "resume")
+        return _flat(resolve(TrainConfig, {f"the run {self.path}": recorded}))
 
     def rewind(self, step: int) -> None:
         """Remove the metrics and episodes after ``step``, which a resumed run records again.
@@ -229,6 +243,11 @@ class RunFolder:
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, indent=2, sort_keys=True, default=str)
         replace_text(self.path / name, text + "\n")
+
+
+def _flat(config: TrainConfig) -> dict[str, Any]:
+    """The settings as config.json records them, by dotted keys."""
+    return flatten(json.loads(json.dumps(to_plain(config), default=str)))
 
 
 def _is_same_path(before: Any, now: Any) -> bool:

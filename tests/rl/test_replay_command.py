@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 
 import pytest
 
-from rl.replay import DIFFERENT
+from rl.replay import DIFFERENT, config_of
 from rl.replay import main as replay
 from rl.rollout.trajectory_files import read_trajectories, tokens_path
 from rl.train import main as train
@@ -47,6 +48,29 @@ def test_episodes_of_earlier_versions_without_outcomes_make_the_same_weights(
     capfd.readouterr()
     assert replay([str(run)]) == 0
     assert json.loads(capfd.readouterr().out)["equal"] is True
+
+
+def test_a_run_of_an_earlier_version_is_replayed_and_continued(words, tmp_path, capfd):
+    run, command = tmp_path / "run", tmp_path / "command"
+    assert train(words(run, steps=2, packing=False)) == 0
+    recorded = json.loads((run / "config.json").read_text())
+    for key in ("packing", "memory", "plan"):
+        del recorded[key]
+    del recorded["optimizer"]["state_bits"]
+    (run / "config.json").write_text(json.dumps(recorded))
+    shutil.copytree(run, command)
+    capfd.readouterr()
+    assert config_of(run).packing is False
+    assert replay([str(run)]) == 0
+    assert json.loads(capfd.readouterr().out)["equal"] is True
+    assert train([f"resume={run}", "steps=3", "memory.activation_checkpointing=on"]) == 0
+    assert replay([str(run)]) == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["equal"] is True
+    # Without resume=RUN the command's own settings count, as far as they may differ.
+    assert train(words(command, steps=3, resume="auto")) == 0
+    capfd.readouterr()
+    assert train(words(command, resume="auto", optimizer__max_grad_norm=9)) == 1
+    assert "was started with optimizer.max_grad_norm=1.0, not 9.0" in capfd.readouterr().err
 
 
 def test_files_of_format_1_make_the_same_weights(words, tmp_path, capfd):

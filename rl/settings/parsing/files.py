@@ -18,6 +18,10 @@ from tools.registry import closest
 RECORD = "config.json"
 """The resolved configuration in a run's folder."""
 
+EARLIER = {"packing": False}
+"""Values that reproduce versions without these settings, where the default does not. A run whose
+config.json lacks one of these keys is continued and replayed with its value here."""
+
 _NAMES = {
     "env.env_id": "env",
     "algo.name": "algo",
@@ -48,7 +52,7 @@ def read_settings(path: str) -> dict[str, str]:
 
 
 def read_run(folder: str, key: str) -> dict[str, str]:
-    """The settings of a folder's run.
+    """The settings of a folder's run, with :data:`EARLIER` for those that its version lacked.
 
     Args:
         folder: the run's folder.
@@ -62,7 +66,8 @@ def read_run(folder: str, key: str) -> dict[str, str]:
         raise UsageError(f"{key}={folder}: there is no such folder.{like_folder(path)}")
     if not (path / RECORD).is_file():
         raise UsageError(f"{key}={folder} holds no run: {path / RECORD} is missing")
-    return _recorded(path / RECORD, f"{key}={folder}")
+    earlier = {name: as_word(value) for name, value in EARLIER.items()}
+    return earlier | _recorded(path / RECORD, f"{key}={folder}")
 
 
 def like_folder(path: Path) -> str:
