@@ -19,7 +19,7 @@ from transformers import (
 from agents.local.slots import Ints
 
 _THIN = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-_POSITION_DEPENDENT_ROPE = ("dynamic", "longrope")
+POSITION_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Variants whose frequencies change with the longest sequence, so that cached keys become stale."""
 
 
@@ -78,7 +78,7 @@ def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
         return f"the architecture {type(model).__name__} is not supported"
     config: Any = model.config
     rope_type = config.rope_parameters["rope_type"]
-    if rope_type in _POSITION_DEPENDENT_ROPE:
+    if rope_type in POSITION_DEPENDENT_ROPE:
         return f"rotary embeddings of type {rope_type!r} change with the sequence length"
     window = None if isinstance(model, LlamaForCausalLM) else config.sliding_window
     if window is not None and window < context_window:

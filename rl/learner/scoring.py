@@ -305,11 +305,15 @@ def _can_pack(model: PreTrainedModel) -> bool:
 
 
 def _reads_whole_rows(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether no row of the batch is longer than a window of the model's layers."""
+    """Whether no row of the batch is longer than packed rows support."""
     limit, longest = longest_row(model), max(map(len, batch.rows), default=0)
     if limit is None or longest <= limit:
         return True
-    _say_padded(model, f"a row has {longest} tokens, and a layer reads only the newest {limit}")
+    _say_padded(
+        model,
+        f"a row has {longest} tokens, and beyond {limit} a layer reads only the newest tokens or "
+        f"rotates all of them differently",
+    )
     return False
 
 

@@ -286,7 +286,24 @@ def test_rows_longer_than_a_window_are_padded(window, packs, warnings):
     assert [micro.layout is not None for micro in scorer.micro_batches(long, 10_000)] == [False]
     scorer.micro_batches(long, 10_000)
     assert len(warnings.records) == 1
-    assert f"a layer reads only the newest {window}" in warnings.text
+    assert f"beyond {window} a layer reads only the newest tokens or" in warnings.text
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rows_in_which_rotary_embeddings_change_are_padded(kind, warnings):
+    """Short rows beside a row longer than the original window of 51 would be rotated with it."""
+    rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0}
+    if kind == "longrope":
+        factors = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4}
+        rope |= factors | {"original_max_position_embeddings": 51}
+    sizes = SIZES | {"max_position_embeddings": 51 if kind == "dynamic" else WINDOW}
+    model = built(lambda: LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=rope)))
+    scorer = ScoringModel(model, packing=True)
+    short = Batch.from_segments([s for s in segments() if len(s) <= 51])
+    long = Batch.from_groups(groups())
+    assert [micro.layout is not None for micro in scorer.micro_batches(short, 10_000)] == [True]
+    assert [micro.layout is not None for micro in scorer.micro_batches(long, 10_000)] == [False]
+    assert "beyond 51 a layer" in warnings.text
 
 
 def segments():
