@@ -15,7 +15,8 @@ import torch
 EXTENSION = "turnwise_digests.WeightDigests"
 """vLLM's ``--worker-extension-cls``."""
 _CHUNK = {"cpu": 2**16}
-"""Elements that are mixed at once: on a CPU as many as fit its cache, else enough to be fast."""
+"""Elements that are mixed at once: on a CPU as many as fit its cache, else enough to be fast in
+little memory (32 MiB) beside the engine."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 """Integers that a tensor's bytes are read as, by the bytes of an element."""
 _MIX = (-1640531527, -2048144777)
@@ -31,7 +32,7 @@ def digest(tensor: torch.Tensor) -> int:
     """
     words = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
     total = 0
-    for part in words.split(_CHUNK.get(tensor.device.type, 2**26)):
+    for part in words.split(_CHUNK.get(tensor.device.type, 2**22)):
         # int32 wraps around; a shift of a negative number keeps its sign on every device.
         mixed = part.to(torch.int32) * _MIX[0]  # A copy: `to` may return the weights themselves.
         mixed ^= mixed >> 15
@@ -65,7 +66,7 @@ class WeightDigests:
         return "watching"
 
     def turnwise_weight_digests(self) -> str:
-        """The digest of each parameter, and vLLM's stacked layers, as JSON.
+        """The digest of each parameter and persistent buffer, and vLLM's stacked layers, as JSON.
 
         A parameter that was repacked, and was not loaded since :meth:`turnwise_watch_weights`, has
         the digest null.
@@ -73,15 +74,19 @@ class WeightDigests:
         self._turnwise_stop_watching()
         model = self._turnwise_model()
         found: dict[str, int | None] = {}
+        buffers: dict[str, int] = {}
         for path, module in model.named_modules():
             taken = self._turnwise_taken.get(id(module), {})
+            start = f"{path}." if path else ""
+            for name, buffer in module.named_buffers(recurse=False):
+                if name not in module._non_persistent_buffers_set:
+                    buffers[start + name] = digest(buffer)
             for name, parameter in module.named_parameters(recurse=False):
-                full = f"{path}.{name}" if path else name
                 own = digest(parameter) if parameter.numel() else None
-                found[full] = taken.get(name, own)
+                found[start + name] = taken.get(name, own)
         self._turnwise_taken = {}
         packed = getattr(model, "packed_modules_mapping", None) or {}
-        return json.dumps({"digests": found, "packed": packed})
+        return json.dumps({"digests": found, "buffers": buffers, "packed": packed})
 
     def _turnwise_model(self) -> Any:
         return self.model_runner.get_model()

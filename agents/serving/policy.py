@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from agents.completion import Completion, FinishReason, SamplingParams
-from agents.digests.comparison import digests_of
+from agents.digests.comparison import SentDigests, digests_of
 from agents.policy import Busy, PolicyFailure
 from agents.serving.client import PublishedWeights, UnfitWeights, WeightPublisher
 from agents.serving.dispatch import Dispatcher
@@ -240,7 +240,7 @@ class ServerPolicy:
 
     def _publish(
         self, weights: Mapping[str, torch.Tensor], version: int
-    ) -> tuple[PublishedWeights, dict[str, int] | None]:
+    ) -> tuple[PublishedWeights, SentDigests | None]:
         """The published weights, and the digests of their tensors."""
         published = self._publisher.write(weights, version)
         return published, digests_of(weights) if self.compares_digests else None

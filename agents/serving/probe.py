@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agents.completion import SamplingParams
-from agents.digests.comparison import LoadedDigests, differing
+from agents.digests.comparison import LoadedDigests, SentDigests, compare
 from agents.policy import PolicyFailure
 from agents.serving.client import EngineClient
 
@@ -54,7 +54,7 @@ class _Expected:
     """What the learner says of one version."""
 
     scores: list[float]
-    digests: Mapping[str, int]
+    digests: SentDigests | None
 
 
 class Prober:
@@ -88,7 +88,7 @@ class Prober:
         self._incomparable: frozenset[str] | None = None
         """Parameters that an engine transforms when it loads them; None: no digest was seen."""
 
-    async def expect(self, version: int, digests: Mapping[str, int] | None = None) -> None:
+    async def expect(self, version: int, digests: SentDigests | None = None) -> None:
         """Store the learner's current scores of the probe for ``version``.
 
         The scores of the previous version are also kept, because a restarted server may load that
@@ -100,7 +100,7 @@ class Prober:
         """
         scores = list(await self._score(self._prompt, 1.0, ()))
         former = list(self._expected.items())[-1:]
-        self._expected = dict(former) | {version: _Expected(scores, digests or {})}
+        self._expected = dict(former) | {version: _Expected(scores, digests)}
 
     async def prove(
         self,
@@ -124,8 +124,9 @@ class Prober:
             Unreachable, Refused: the server did not answer the probe.
         """
         num_compared = 0
-        if loaded is not None and self._expected[version].digests:
-            num_compared = self._compare(client, version, loaded)
+        sent = self._expected[version].digests
+        if loaded is not None and sent is not None:
+            num_compared = self._compare(client, version, sent, loaded)
         found, completion = await client.probe(self._prompt, self._sampling, version)
         wrong = next((v for v in completion.versions if v != version), version)
         if wrong != version:
@@ -150,16 +151,17 @@ class Prober:
             raise WeightsDiffer(self._message(client, version, largest, where), retryable=False)
         return Proof(version, largest, num_compared)
 
-    def _compare(self, client: EngineClient, version: int, loaded: LoadedDigests) -> int:
+    def _compare(
+        self, client: EngineClient, version: int, sent: SentDigests, loaded: LoadedDigests
+    ) -> int:
         """Raise WeightsDiffer if a parameter differs; returns the number of compared tensors.
 
         The first weights are the ones that the server started with. A parameter that differs even
         then is one that the engine transforms, and is not compared.
         """
-        sent = self._expected[version].digests
-        wrong = differing(sent, loaded)
+        found = compare(sent, loaded)
         if self._incomparable is None:
-            changed = [name for name in wrong if loaded.by_name.get(name) is not None]
+            changed = found.transformed
             self._incomparable = frozenset(changed)
             if changed:
                 logger.warning(
@@ -169,14 +171,15 @@ class Prober:
                     len(changed),
                     changed[0],
                 )
-        wrong = [name for name in wrong if name not in self._incomparable]
+        wrong = [name for name in found.wrong if name not in self._incomparable]
         if wrong:
             raise WeightsDiffer(
                 f"{client.url} does not run version {version} of the weights: {wrong[0]} "
                 f"({len(wrong)} such parameters) has other values than the learner sent",
                 retryable=False,
             )
-        return len(sent) - len(self._incomparable)
+        compared = found.tensors.items()
+        return sum(len(tensors) for name, tensors in compared if name not in self._incomparable)
 
     def _message(self, client: EngineClient, version: int, largest: float, where: str) -> str:
         message = (

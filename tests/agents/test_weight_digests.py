@@ -10,7 +10,7 @@ import torch
 from tiny_served import new_model, scores_of
 
 from agents.completion import Completion, FinishReason, SamplingParams
-from agents.digests.comparison import LoadedDigests, differing, digests_of
+from agents.digests.comparison import LoadedDigests, compare, digests_of
 from agents.digests.turnwise_digests import WeightDigests, digest
 from agents.serving import Prober, WeightsDiffer
 
@@ -120,7 +120,7 @@ def loaded(worker, state, left_out=()):
 def test_equal_weights_have_equal_digests(served):
     before, after, model, worker = served
     for state in (before, after):
-        assert differing(digests_of(state), loaded(worker, state)) == []
+        assert compare(digests_of(state), loaded(worker, state)).wrong == []
     layer = model.get_submodule("model.layers.0.mlp.gate_up_proj")
     assert layer.weight.numel() == 0, "the layer is packed away"
     assert "process_weights_after_loading" not in vars(layer.quant_method)
@@ -141,10 +141,10 @@ def test_each_tensor_whose_update_is_left_out_is_named(served):
     for name in names:
         tied = {"lm_head.weight": before[name]} if "embed" in name else {}
         found = loaded(worker, after | {name: before[name]} | tied)
-        assert differing(digests_of(after), found) == [whole[name][0]]
+        assert compare(digests_of(after), found).wrong == [whole[name][0]]
         # A layer that is not loaded at all keeps its packed weights, and has none to compare.
         found = loaded(worker, after, left_out=[whole[name][0]])
-        assert differing(digests_of(after), found) == [whole[name][0]]
+        assert compare(digests_of(after), found).wrong == [whole[name][0]]
 
 
 def test_tensors_without_a_parameter_of_their_name_are_compared_as_a_sum():
@@ -152,11 +152,51 @@ def test_tensors_without_a_parameter_of_their_name_are_compared_as_a_sum():
     sent = digests_of(experts | {"norm.weight": torch.ones(2)})
     both = {"norm.weight": digest(torch.ones(2))}
     fused = digest(torch.stack([*experts.values()]))
-    assert differing(sent, LoadedDigests(both | {"experts.w13": fused})) == []
-    assert differing(sent, LoadedDigests(both | {"experts.w13": fused + 1})) == [
+    assert compare(sent, LoadedDigests(both | {"experts.w13": fused})).wrong == []
+    assert compare(sent, LoadedDigests(both | {"experts.w13": fused + 1})).wrong == [
         "experts.0.up.weight"
     ]
-    assert differing(sent, LoadedDigests(both | {"experts.w13": None})) == ["experts.0.up.weight"]
+    assert compare(sent, LoadedDigests(both | {"experts.w13": None})).wrong == [
+        "experts.0.up.weight"
+    ]
+
+
+def test_a_tensor_of_equal_content_is_not_taken_for_a_tied_one():
+    ones, a = torch.ones(4), torch.arange(1.0, 5.0)
+    sent = digests_of({"q_norm": ones, "experts.0.norm": ones.clone(), "experts.0.w": a})
+    fused = digest(torch.cat([a, ones]))
+    assert compare(sent, LoadedDigests({"q_norm": digest(ones), "fused": fused})).wrong == []
+    tied = digests_of({"embed": a, "head": a, "experts.0.w": ones})
+    for name in ("embed", "head"):
+        found = LoadedDigests({name: digest(a), "fused": digest(ones)})
+        assert compare(tied, found).wrong == []
+        assert sum(map(len, compare(tied, found).tensors.values())) == 3
+
+
+def test_buffers_are_compared_by_their_names():
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.arange(1.0, 4.0), requires_grad=False)
+            self.register_buffer("bias", torch.ones(2))
+            self.register_buffer("k_scale", torch.ones(1))
+            self.register_buffer("cache", torch.ones(9), persistent=False)
+
+    model = torch.nn.ModuleDict({"a": Layer()})
+    worker = Worker(model)
+    sent = {name: x.clone() for name, x in model.state_dict().items() if "scale" not in name}
+    worker.turnwise_watch_weights()
+    answer = worker.turnwise_weight_digests()
+    assert json.loads(answer)["buffers"].keys() == {"a.bias", "a.k_scale"}
+    found = LoadedDigests.of_workers([answer])
+    assert compare(digests_of(sent), found).wrong == []
+    assert compare(digests_of(sent | {"a.bias": torch.zeros(2)}), found).wrong == ["a.bias"]
+    # The engine's own buffers do not belong to the sum of the tensors without a parameter.
+    experts = {"experts.0": torch.full((2,), 3.0), "experts.1": torch.full((2,), 4.0)}
+    model["fused"] = torch.nn.ParameterList([torch.cat([*experts.values()])])
+    worker.turnwise_watch_weights()
+    found = LoadedDigests.of_workers([worker.turnwise_weight_digests()])
+    assert compare(digests_of(sent | experts), found).wrong == []
 
 
 def test_several_workers_with_a_part_each_are_not_compared():
@@ -219,6 +259,36 @@ async def test_a_parameter_that_the_engine_transforms_is_left_to_the_probe(serve
         "http://server transforms 1 parameters when it loads them, such as model.norm.weight: "
         "their updates are verified by the probe alone"
     ]
+
+
+async def test_tensors_whose_sum_the_engine_changes_are_left_to_the_probe(caplog):
+    """A learner in float32 and an engine in bfloat16 whose experts are fused."""
+    model = new_model()
+    experts = {f"experts.{i}": torch.full((2, 2), 1.1 + i) for i in range(3)}
+    sent = digests_of(experts | {"norm": torch.ones(2)})
+    fused = digest(torch.stack([*experts.values()]).bfloat16())
+    right = {"norm": digest(torch.ones(2)), "w13": fused}
+    prober = Prober(scores_of(model), 259, sampling=SamplingParams(), tolerance=0.25)
+    for version in (1, 2):
+        await prober.expect(version, sent)
+        proof = await prober.prove(Echo(model), version, loaded=LoadedDigests(right))
+        assert proof.num_compared == 1
+    assert ["such as experts.0" in r.message for r in caplog.records] == [True]
+    with pytest.raises(WeightsDiffer, match="norm"):
+        await prober.prove(Echo(model), 2, loaded=LoadedDigests(right | {"norm": 5}))
+    prober = Prober(scores_of(model), 259, sampling=SamplingParams(), tolerance=0.25)
+    await prober.expect(1, sent)
+    with pytest.raises(WeightsDiffer, match=r"experts\.0"):
+        await prober.prove(Echo(model), 1, loaded=LoadedDigests(right | {"w13": None}))
+
+
+async def test_a_comparison_of_nothing_counts_nothing():
+    model = new_model()
+    state = {f"layers.0.{name}.weight": torch.ones(2) for name in ("q_proj", "k_proj", "v_proj")}
+    found = LoadedDigests({"layers.0.qkv_proj.weight": 7}, PACKED)
+    prober = Prober(scores_of(model), 259, sampling=SamplingParams(), tolerance=0.25)
+    await prober.expect(1, digests_of(state))
+    assert (await prober.prove(Echo(model), 1, loaded=found)).num_compared == 0
 
 
 async def test_a_layer_that_never_loads_is_found_at_once(served):
