@@ -45,15 +45,10 @@ def from_table(records: Sequence[Mapping[str, Any]], table: Table) -> list[Traje
     """The trajectories from which :func:`to_table` made a table. They share the table's memory.
 
     Raises:
-        ValueError: the table lacks a column, or has more or fewer tokens than the records.
+        ValueError: the table lacks a column, or has more or fewer tokens or sampling supports than
+            the records.
     """
-    missing = [name for name in COLUMNS if name not in table]
-    if missing:
-        raise ValueError(f"the table of tokens has no column {missing[0]!r}")
-    count = sum(segment["num_tokens"] for record in records for segment in record["segments"])
-    for name in COLUMNS:
-        if len(table[name]) != count:
-            raise ValueError(f"the records have {count} tokens, {name} {len(table[name])}")
+    _check([segment for record in records for segment in record["segments"]], table)
     supports = _supports(table)
     end, trajectories = 0, []
     for record in records:
@@ -67,6 +62,29 @@ def from_table(records: Sequence[Mapping[str, Any]], table: Table) -> list[Traje
             segments.append(own | columns)
         trajectories.append(Trajectory.from_json({**record, "segments": segments}))
     return trajectories
+
+
+def _check(segments: Sequence[Mapping[str, Any]], table: Table) -> None:
+    """Check that the table has the numbers of tokens and of sampling supports of ``segments``.
+
+    Raises:
+        ValueError: it has not.
+    """
+    missing = [name for name in COLUMNS if name not in table]
+    if missing:
+        raise ValueError(f"the table of tokens has no column {missing[0]!r}")
+    count = sum(segment["num_tokens"] for segment in segments)
+    for name in COLUMNS:
+        if len(table[name]) != count:
+            raise ValueError(f"the records have {count} tokens, {name} {len(table[name])}")
+    with_support = sum(s["num_tokens"] for s in segments if s["has_supports"])
+    sizes, ids = _support_columns(table)
+    if len(sizes) != with_support:
+        raise ValueError(
+            f"the records have {with_support} tokens with a support, {SIZES} {len(sizes)}"
+        )
+    if (total := int(sizes.sum())) != len(ids):
+        raise ValueError(f"{SIZES} has the sum {total}, {IDS} has {len(ids)} ids")
 
 
 def _record(trajectory: Trajectory) -> dict[str, Any]:
@@ -86,10 +104,17 @@ def _described(segment: Segment) -> dict[str, Any]:
 
 def _supports(table: Table) -> Iterator[list[int]]:
     """The supports, in order, of the tokens that have one."""
-    ids, end = table.get(IDS, np.empty(0, np.int32)), 0
-    for size in table.get(SIZES, np.empty(0, np.int32)).tolist():
+    sizes, ids = _support_columns(table)
+    end = 0
+    for size in sizes.tolist():
         start, end = end, end + size
         yield ids[start:end].tolist()
+
+
+def _support_columns(table: Table) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The sizes and the ids of the supports, empty if no segment has any."""
+    none = np.empty(0, np.int32)
+    return table.get(SIZES, none), table.get(IDS, none)
 
 
 def _joined(parts: Sequence[NDArray[Any]], dtype: str) -> NDArray[Any]:

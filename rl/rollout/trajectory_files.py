@@ -1,8 +1,8 @@
 """Files of trajectories: JSON lines for people and tools, and beside them the tokens as columns.
 
-``step-000012.jsonl.gz`` has a line for each episode: its texts, rewards, calls and ending, and the
-number of tokens of each segment. ``step-000012.npz`` has the tokens of all episodes in this order,
-one array for each column (:mod:`rl.rollout.token_table`)::
+``step-000012.jsonl.gz`` has a line for each episode: its texts, rewards, calls and ending, the
+number of tokens of each segment, and the checksum of all tokens. ``step-000012.npz`` has the tokens
+of all episodes in this order, one array for each column (:mod:`rl.rollout.token_table`)::
 
     numpy.load("step-000012.npz")["token_ids"]
 
@@ -46,8 +46,9 @@ def partial_path(path: Path) -> Path:
 def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
     """Write the episodes of ``groups``. Equal episodes give equal bytes.
 
-    A file appears complete or not at all. The lines appear last, so that a process that dies leaves
-    no lines without their tokens.
+    Both files are complete before either appears, the lines last. A write that fails leaves the
+    former files. Each line has the checksum of the tokens, so that the reader refuses lines beside
+    the tokens of another write.
 
     Args:
         path: the file of lines, which ends with :data:`LINES`.
@@ -57,15 +58,30 @@ def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
         OSError: a file cannot be written.
     """
     records, table = to_table([t for group in groups for t in group.trajectories])
-    _replace(tokens_path(path), lambda file: _write_table(file, table))
-    _replace(path, lambda file: _write_lines(file, records))
+    head = {"format": FORMAT, "tokens": _checksum(table)}
+    writers: dict[Path, Callable[[BinaryIO], None]] = {
+        tokens_path(path): lambda raw: _write_table(raw, table),
+        path: lambda raw: _write_lines(raw, [head | record for record in records]),
+    }
+    try:
+        for file, write in writers.items():
+            with partial_path(file).open("wb") as raw:
+                write(raw)
+        for file in writers:
+            partial_path(file).replace(file)
+    except OSError:
+        # Leave no partial file on a full disk.
+        for file in writers:
+            partial_path(file).unlink(missing_ok=True)
+        raise
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
     """The episodes that :func:`write_trajectories` wrote, in order.
 
     Raises:
-        UsageError: a file is missing or damaged, or a newer version wrote it.
+        UsageError: a file is missing or damaged, a newer version wrote it, or the lines and the
+            tokens are of different writes.
     """
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -77,9 +93,15 @@ def read_trajectories(path: Path) -> list[Trajectory]:
                 f"{path} has format {newest}, this turnwise reads formats up to {FORMAT}: read it "
                 "with the turnwise that wrote it"
             )
-        if formats == {1}:
+        if formats <= {1}:
             return [Trajectory.from_json(record) for record in records]
-        return from_table(records, _read_table(tokens_path(path)))
+        table = _read_table(tokens_path(path))
+        if {record.pop("tokens", None) for record in records} != {_checksum(table)}:
+            raise UsageError(
+                f"{path} does not belong to the tokens in {tokens_path(path).name}: a write was "
+                "cut off between the two files; remove both, and repeat the command that wrote them"
+            )
+        return from_table(records, table)
     except UsageError:
         raise
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
@@ -88,23 +110,10 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         raise UsageError(f"{path} holds no episodes of a run: {error}") from error
 
 
-def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file under a hidden name, and then rename it."""
-    partial = partial_path(path)
-    try:
-        with partial.open("wb") as file:
-            write(file)
-        partial.replace(path)
-    except OSError:
-        # Leave no partial file on a full disk.
-        partial.unlink(missing_ok=True)
-        raise
-
-
 def _write_lines(raw: BinaryIO, records: Sequence[dict[str, Any]]) -> None:
     with gzip.GzipFile("", "wb", _FAST, raw, mtime=0) as file:
         for record in records:
-            file.write(json.dumps({"format": FORMAT, **record}).encode() + b"\n")
+            file.write(json.dumps(record).encode() + b"\n")
 
 
 def _write_table(raw: BinaryIO, table: Table) -> None:
@@ -114,6 +123,14 @@ def _write_table(raw: BinaryIO, table: Table) -> None:
             # A name without a time: equal tokens give equal bytes.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, column, allow_pickle=False)
+
+
+def _checksum(table: Table) -> int:
+    """The CRC-32 of all columns and their names."""
+    found = 0
+    for name, column in sorted(table.items()):
+        found = zlib.crc32(column.tobytes(), zlib.crc32(name.encode(), found))
+    return found
 
 
 def _read_table(path: Path) -> Table:

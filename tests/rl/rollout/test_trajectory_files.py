@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from agents.segment import COLUMNS, Segment
 from envs.record import RecordedCall
 from rl.errors import UsageError
 from rl.rollout.async_rollouts import GroupStream, Slot, Snapshot
-from rl.rollout.token_table import to_table
+from rl.rollout.token_table import IDS, SIZES, from_table, to_table
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.rollout.trajectory_files import read_trajectories, tokens_path, write_trajectories
 
@@ -99,7 +99,7 @@ def spoil_lines(path, change):
         (lambda p: p.write_bytes(b"{}"), "cannot be read: "),
         (lambda p: tokens_path(p).unlink(), "cannot be read: .*No such file"),
         (lambda p: tokens_path(p).write_bytes(tokens_path(p).read_bytes()[:-30]), ""),
-        (lambda p: write_trajectories(p.with_name("b.jsonl.gz"), []) or _swap(p), "have 9 tokens"),
+        (lambda p: write_trajectories(p.with_name("b.jsonl.gz"), []) or _swap(p), "not belong"),
     ],
 )
 def test_files_that_cannot_be_read_are_one_line(path, spoil, reason):
@@ -125,9 +125,49 @@ def test_a_write_that_fails_leaves_the_former_files(path, fails, monkeypatch):
 
     monkeypatch.setattr(rl.rollout.trajectory_files, fails, full)
     with pytest.raises(OSError, match="No space left"):
-        write_trajectories(path, [TrajectoryGroup([dataclasses.replace(former[0])])])
+        write_trajectories(path, [TrajectoryGroup([episode(logprob=-0.25)])])
     assert read_trajectories(path) == former
     assert not list(path.parent.glob(".*")), "no partial file stays"
+
+
+def test_lines_beside_the_tokens_of_another_write_are_one_line(path, monkeypatch):
+    write_trajectories(path, [TrajectoryGroup([episode()])])
+    replace = Path.replace
+
+    def killed(partial, target):
+        if target == path:
+            raise KeyboardInterrupt
+        return replace(partial, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_trajectories(path, [TrajectoryGroup([episode(logprob=-0.25)])])
+    with pytest.raises(UsageError) as raised:
+        read_trajectories(path)
+    assert str(raised.value) == (
+        f"{path} does not belong to the tokens in step-000001.npz: a write was cut off between the "
+        "two files; remove both, and repeat the command that wrote them"
+    )
+
+
+def test_a_file_without_lines_has_no_episodes(path):
+    path.write_bytes(gzip.compress(b""))
+    assert read_trajectories(path) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "reason"),
+    [
+        (SIZES, lambda x: x[:-1], "the records have 4 tokens with a support, support_sizes 3"),
+        (SIZES, lambda x: x + 1, "support_sizes has the sum 6, support_ids has 2 ids"),
+        (IDS, lambda x: x[:-1], "support_sizes has the sum 2, support_ids has 1 ids"),
+    ],
+)
+def test_supports_that_do_not_fit_the_records_are_refused(column, change, reason):
+    records, table = to_table([episode(supports=([8, 1], []))])
+    table[column] = change(table[column])
+    with pytest.raises(ValueError, match=rf"^{reason}$"):
+        from_table(records, table)
 
 
 def stream():
