@@ -130,19 +130,19 @@ class Transfer:
         Raises:
             UnfitWeights: a weight is not finite.
         """
-        # Tied weights travel once, as in a checkpoint: vLLM ties them on its side, too. A
-        # state_dict holds a tensor of its own for each of their names.
-        seen: set[tuple[object, ...]] = set()
-        copies: dict[str, torch.Tensor] = {}
+        # Tied weights have one copy, although a state_dict holds a tensor for each of their names.
+        # Each name is sent: where vLLM repacks the output head, as on a CPU, it loads the head only
+        # by the head's own name.
+        copies: dict[tuple[object, ...], torch.Tensor] = {}
+        named: dict[str, torch.Tensor] = {}
         for name, tensor in weights.items():
             place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-            if place in seen:
-                continue
-            seen.add(place)
-            copies[name] = copy = tensor.detach().clone()
-            if copy.is_floating_point() and not copy.isfinite().all():
-                raise UnfitWeights(f"version {version} is not published: {name} is not finite")
-        return Snapshot(self, copies)
+            if place not in copies:
+                copies[place] = copy = tensor.detach().clone()
+                if copy.is_floating_point() and not copy.isfinite().all():
+                    raise UnfitWeights(f"version {version} is not published: {name} is not finite")
+            named[name] = copies[place]
+        return Snapshot(self, named)
 
     async def send(self, weights: Mapping[str, torch.Tensor], receiver: Receiver) -> None:
         """Send ``weights`` to a paused server.

@@ -226,7 +226,9 @@ async def test_the_sent_weights_are_the_published_ones(plugin):
     assert {name: tensor.tolist() for name, tensor in receiver.got.items()} == {
         "w": [0.0, 0.0, 0.0],
         "tied": [1.0, 1.0],
-    }, "a tied weight travels once"
+        "head": [1.0, 1.0],
+    }
+    assert snapshot._weights["tied"] is snapshot._weights["head"], "a tied weight has one copy"
     verbs = ["start_weight_update", "update_weights", "finish_weight_update"]
     assert receiver.verbs == ["init_weight_transfer_engine", *verbs]
     await transfer.write(weights, 2).into(receiver)
