@@ -18,7 +18,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,12 @@ async def measure(
             await policy.close()
     row: dict[str, object] = {"parameters": model.num_parameters(), "updates": updates}
     row |= {"rank": rank, "bytes": sum(w.nbytes for w in trained_state(model).values())}
+    return row | summary(syncs)
+
+
+def summary(syncs: Sequence[Mapping[str, float]]) -> dict[str, object]:
+    """Seconds of the parts of an update, and the largest difference from the learner's scores."""
+    row: dict[str, object] = {}
     for name in ("sync/load_s", "sync/write_s", "sync/seconds"):
         values = [metrics[name] for metrics in syncs]
         row[name] = {"median": statistics.median(values), "best": min(values), "worst": max(values)}
