@@ -1,0 +1,163 @@
+"""The benchmark of one GPU: its results, its isolation of parts, and a small pass on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import parts
+from benchmarks.gpu.figures import Figure, Report, Setup, number, table
+from benchmarks.gpu.learner import FULL, LORA, flops_per_token
+from benchmarks.gpu.parts import PARTS, Results, measure, run_here
+
+HOME = Path(__file__).resolve().parents[2]
+GPU = Setup("cuda", small=False, work=Path("nowhere"))
+ABOUT = {"device", "driver", "cuda", "memory_gib", "cores", "packages", "python", "commit"}
+FIELDS = {"part", "name", "value", "unit", "at_least", "at_most", "peer", "note", "failed"}
+
+
+def check_schema(results: dict) -> None:
+    """Fail unless this is the file that docs/gpu.md describes."""
+    assert results.keys() == ABOUT | {"small", "parts"}
+    assert {"torch", "transformers", "vllm"} <= results["packages"].keys()
+    for name, part in results["parts"].items():
+        assert name in PARTS
+        assert part.keys() == {"status", "seconds", "error", "warnings", "figures"}
+        assert part["status"] in ("done", "failed", "not run")
+        for figure in part["figures"]:
+            assert figure.keys() == FIELDS | {"status"} and figure["part"] == name
+            assert figure["status"] in ("met", "missed", "measured", "skipped", "failed")
+            for key in ("value", "at_least", "at_most"):
+                assert figure[key] is None or isinstance(figure[key], int | float)
+            # A missing figure has a reason.
+            assert figure["value"] is not None or figure["note"]
+
+
+def test_all_parts_run_small_on_a_cpu(tmp_path):
+    out = tmp_path / "gpu.json"
+    words = ["--small", "--device", "cpu", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", *words],
+        cwd=HOME,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads(out.read_text())
+    check_schema(results)
+    assert results["small"] and list(results["parts"]) == list(PARTS)
+    assert {part["status"] for part in results["parts"].values()} == {"done"}
+    for name in ("correctness", "deterministic"):
+        figures = results["parts"][name]["figures"]
+        assert {f["status"] for f in figures} <= {"met", "measured", "skipped"}
+        assert sum(f["status"] == "met" for f in figures) >= 4
+    watched = [f["value"] for f in results["parts"]["stalls"]["figures"] if f["value"] is not None]
+    assert len(watched) == 4 and min(watched) >= 2
+
+
+@pytest.mark.skipif(
+    not (HOME / "benchmarks" / "results" / "gpu.json").is_file(), reason="no GPU has run it"
+)
+def test_committed_results_have_the_schema():
+    results = json.loads((HOME / "benchmarks" / "results" / "gpu.json").read_text())
+    check_schema(results)
+    assert not results["small"] and results["device"] != "cpu"
+
+
+def test_a_figure_is_judged_by_its_goal():
+    cases = {
+        "met": Figure("p", "n", 1.0, at_least=0.9, at_most=1.1),
+        "missed": Figure("p", "n", 1.2, at_least=0.9, at_most=1.1),
+        "measured": Figure("p", "n", 1.2),
+        "skipped": Figure("p", "n", at_most=1.1),
+        "failed": Figure("p", "n", 1.0, at_most=1.1, failed=True),
+    }
+    assert {figure.status for figure in cases.values()} == set(cases)
+    assert all(figure.status == status for status, figure in cases.items())
+    assert Figure("p", "n", float("nan"), at_most=1.0).status == "missed"
+    assert cases["met"].goal == ">= 0.9 <= 1.1"
+    assert [line.split("  ")[0] for line in table([cases["met"]]).splitlines()] == ["part", "p"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (12, "12"),
+        (9213.4, "9,213"),
+        (0.111, "0.111"),
+        (14.04, "14.0"),
+        (3.2e-7, "3.20e-07"),
+    ],
+)
+def test_numbers_have_three_digits(value, text):
+    assert number(value) == text
+
+
+def test_operations_are_those_of_published_figures():
+    # prime-rl: 11.9k tokens/s are 11.1% of 989 TFLOP/s, 16k tokens in a row.
+    assert flops_per_token(FULL, GPU) == pytest.approx(0.111 * 989e12 / 11_900, rel=0.01)
+    # 4 operations for each of 4.02e9 weights, 6 x 36 layers x 4096 x 16384 for attention.
+    assert flops_per_token(LORA, GPU) == pytest.approx(4 * 4.02e9 + 6 * 36 * 4096 * 16384, rel=0.01)
+
+
+def test_a_part_that_fails_keeps_its_figures_and_the_others(tmp_path, monkeypatch):
+    class Broken:
+        @staticmethod
+        def run(setup, report):
+            report("first", 1.0)
+            with report.guard("second"):
+                raise RuntimeError("no kernel\nmore")
+            raise MemoryError("full")
+
+    class Whole:
+        @staticmethod
+        def run(setup, report):
+            report("third", 3.0)
+
+    modules = {"benchmarks.gpu.head": Broken, "benchmarks.gpu.stalls": Whole}
+    monkeypatch.setattr(parts, "import_module", modules.__getitem__)
+    setup, file = Setup("cpu", True, tmp_path), tmp_path / "lines.jsonl"
+    run_here(["head", "stalls"], setup, file)
+    results = Results(setup, tmp_path / "gpu.json")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for name in ("head", "stalls", "device"):
+        results.add(name, lines, "ended after 1 s")
+    head = results.parts["head"]
+    assert [(f.name, f.status) for f in head.figures] == [
+        ("first", "measured"),
+        ("second", "failed"),
+    ]
+    assert head.figures[1].note == "RuntimeError: no kernel"
+    assert (head.status, head.error) == ("failed", "MemoryError: full")
+    assert results.parts["stalls"].status == "done"
+    assert results.parts["device"].error == "ended after 1 s"
+    assert results.summary() == "0 met, 0 missed, 2 measured, 0 skipped, 3 failed"
+    assert not results.is_good(with_goals=False)
+
+
+def test_a_part_without_time_is_reported_and_the_file_is_written(tmp_path):
+    setup = Setup("cpu", True, tmp_path)
+    results = Results(setup, tmp_path / "gpu.json")
+    measure(["head"], setup, results, budget_s=0.2)
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    assert list(written["parts"]) == ["device", "head"]
+    assert written["parts"]["head"]["status"] == "not run"
+    assert written["parts"]["head"]["error"].startswith("ended after 0 s")
+
+
+def test_a_reported_figure_survives_the_process(tmp_path):
+    report = Report("head", tmp_path / "lines.jsonl")
+    report("rows", 3, "tokens/s", at_least=2.0)
+    report.skip("more", "why")
+    first, second = map(json.loads, (tmp_path / "lines.jsonl").read_text().splitlines())
+    assert Figure(**first["figure"]).status == "met"
+    assert Figure(**second["figure"]).row()[-1] == "why"
