@@ -3,7 +3,8 @@
 Only builtin data can be encoded: None, bool, int, float, complex, str, bytes, list, tuple, dict,
 set, frozenset. A subclass is encoded as its builtin base, so the sender's ``__eq__`` or
 ``__hash__`` never reaches the receiver. The format is JSON with tags; integers and floats are
-hexadecimal, so they are exact and take linear time.
+hexadecimal, so they are exact and take linear time. A text that JSON would change is a list of
+parts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import _socket
 import json
 import operator
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +27,8 @@ _SLOTS_PER_KEY = 16
 """Average number of further slots that a table may try for a key. Fractions and large powers need
 8."""
 _WORD = (1 << 64) - 1
+_BETWEEN_SURROGATES = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
+"""Positions at which JSON would join two lone surrogates to one character."""
 # Slots that a table tries one after another, growth of a full table, and the part of it that fills.
 _DICT = 1, 2, 2 / 3
 _SET = 10, 4, 3 / 5
@@ -58,7 +62,10 @@ def encode(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise CodecError(f"nested deeper than {MAX_DEPTH}")
     if isinstance(value, str):
-        return str.__str__(value)
+        text = str.__str__(value)
+        if text.isascii() or not _BETWEEN_SURROGATES.search(text):
+            return text
+        return ["u", _BETWEEN_SURROGATES.split(text)]
     if isinstance(value, int):
         return ["i", int.__format__(value, "x")]
     if isinstance(value, float):
@@ -115,6 +122,8 @@ def _decode(data: Any, depth: int) -> Any:
         return dict(zip(keys, [_decode(pair[1], depth + 1) for pair in body], strict=True))
     if tag == "c" and len(body) == 2 and all(type(part) is str for part in body):
         return complex(float.fromhex(body[0]), float.fromhex(body[1]))
+    if tag == "u":
+        return "".join(body)
     items = [_decode(item, depth + 1) for item in body]
     if tag == "l":
         return items

@@ -28,6 +28,40 @@ async def test_test_code_cannot_swallow_the_death_of_the_candidate(either):
     assert (verdict.passed, verdict.outcomes[0].kind) == (False, OutcomeKind.KILLED)
 
 
+# JSON would join the two lone surrogates of the second text to the one character of the third.
+TEXTS = ("\ud800", "\ud800\udc00", "\U00010000", "\udc00\ud800", "\udfffa\udbff\udfff\0")
+
+
+async def test_lone_surrogates_reach_a_submission_and_come_back(either):
+    codes = [[ord(character) for character in text] for text in TEXTS]
+    seen = [CallTest((text,), code) for text, code in zip(TEXTS, codes, strict=True)]
+    verdict = await either.grade("def f(x): return [ord(c) for c in x]", seen, "f")
+    assert verdict.passed, verdict
+    made = [
+        CallTest((code,), {text: [text]}, {"word": text})
+        for text, code in zip(TEXTS, codes, strict=True)
+    ]
+    source = "def f(x, word):\n    t = ''.join(map(chr, x))\n    return {t: [word]}"
+    verdict = await either.grade(source, made, "f")
+    assert verdict.passed, verdict
+    assert [outcome.value for outcome in verdict.outcomes] == [test.expected for test in made]
+
+
+async def test_lone_surrogates_pass_between_a_submission_and_its_test_code(either):
+    source = "def f(x): return x, [ord(c) for c in x]"
+    tests = [
+        AssertTest(f"text, codes = f({text!r})\nassert text == {text!r} and len(codes) == {size}")
+        for text, size in zip(TEXTS, map(len, TEXTS), strict=True)
+    ]
+    tests += [
+        AssertTest(f"assert f({text!r}) == ({text!r}, {[*map(ord, text)]})") for text in TEXTS
+    ]
+    verdict = await either.grade(source, tests, "f")
+    assert verdict.passed, verdict
+    joined = await either.grade("def f(x): return '\\U00010000'", [CallTest((1,), TEXTS[1])], "f")
+    assert joined.outcomes[0].kind is OutcomeKind.WRONG
+
+
 async def test_test_code_may_expect_an_exception(either):
     test = AssertTest(
         "try:\n    f(-1)\nexcept ValueError as e:\n    assert str(e) == 'negative'\n"

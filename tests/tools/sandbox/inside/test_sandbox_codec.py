@@ -27,16 +27,18 @@ from tools.sandbox.inside.codec import (
     unpack,
 )
 
+EDGES = '\ud800\udbff\udc00\udfff\ud7ff\ue000\U00010000\U0010ffff\\"\0'
+texts = st.text(st.characters() | st.sampled_from(EDGES))  # including lone surrogates
 scalars = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False)
     | st.complex_numbers(allow_nan=False)
-    | st.text(st.characters())  # including lone surrogates
+    | texts
     | st.binary()
 )
-keys = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
+keys = st.none() | st.booleans() | st.integers() | texts | st.binary()
 values = st.recursive(
     scalars,
     lambda inner: (
@@ -66,6 +68,21 @@ def typed(value):
 def test_builtin_data_are_decoded_exactly(value):
     frame = pack(encode(value))
     assert typed(decode(unpack(frame[4:]))) == typed(value)
+
+
+@settings(deadline=None)
+@given(texts)
+def test_texts_are_decoded_exactly(text):
+    assert decode(unpack(pack(encode(text))[4:])) == text
+
+
+def test_no_pair_of_code_points_is_joined():
+    ends = "\ud800\udbff\udc00\udfff"
+    every = "".join(map(chr, range(0x110000)))
+    pairs = [first + second for first in ends + "a\U0001f600" for second in ends + "a\U0001f600"]
+    for text in (*pairs, every[: 1 << 16], every[-(1 << 16) :], "\ud83d\ude00" * 50):
+        assert decode(unpack(pack(encode(text))[4:])) == text
+    assert len(set(map(str, map(encode, [*pairs, "\U00010000"])))) == len(pairs) + 1
 
 
 def test_special_floats_are_decoded_exactly():
@@ -151,6 +168,9 @@ def test_depth_and_size_are_bounded():
         ["s", [["l", []]]],
         ["s", [["d", []]]],
         ["c", ["0x0p0"]],
+        ["u", [1]],
+        ["u", [["u", []]]],
+        ["u", "text"],
         [["i", "1"], "1"],
         ["l", "text"],
         ["l", {"0": 1}],
