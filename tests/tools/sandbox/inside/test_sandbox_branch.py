@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tools.sandbox.inside import frames
-from tools.sandbox.inside.supervisor import pausing, usage
-from tools.sandbox.inside.supervisor.branch import Branch, MisuseError, copy_of
-from tools.sandbox.inside.supervisor.processes import Child, Stream
+from tools.sandbox.inside.supervisor import pausing, sessions, usage
+from tools.sandbox.inside.supervisor.branch import CALLING, Branch, MisuseError, copy_of
+from tools.sandbox.inside.supervisor.processes import Child, Stream, processor_s
 
 
 @pytest.fixture
@@ -124,6 +125,40 @@ def test_a_stopped_branch_whose_thread_resumes_is_found_at_the_third_check(stopp
     counts = iter(range(100))
     monkeypatch.setattr(usage, "progress", lambda pid: {7: (3, next(counts))})
     assert [pausing.was_resumed(stopped, Branch.members) for _ in range(3)] == [False, False, True]
+
+
+@pytest.fixture
+def interrupted(monkeypatch) -> Iterator[tuple[sessions._Session, Branch, list]]:
+    """A session whose interrupted call waits for a processor, its branch, and its ends."""
+    mine, theirs = socket.socketpair()
+    request = {"output_kb": 64, "life_s": 600.0, "idle_s": 600.0}
+    with mine, theirs, subprocess.Popen(["sleep", "600"]) as process:
+        session, ends = sessions._Session(None, mine, request, None), []
+        monkeypatch.setattr(session, "reap", lambda: None)
+        monkeypatch.setattr(session, "end", lambda branch, *why: ends.append(why))
+        branch = Branch(0, Child(process.pid, -1, theirs, -1, Stream(-1), Stream(-1)), 0.0, 0.0)
+        now = time.monotonic()
+        branch.begin(CALLING, now - 2.0, now - 1.0)
+        branch.interrupted, branch.interrupted_at = True, (now, processor_s(process.pid))
+        session.branches = {0: branch}
+        yield session, branch, ends
+        process.kill()
+
+
+def test_limits_hold_while_an_interrupted_call_waits_for_a_processor(interrupted):
+    session, branch, ends = interrupted
+    branch.guard = SimpleNamespace(tick=lambda: "memory", reason="too much", next_check_s=0.02)
+    session.tick(branch.interrupted_at[0])
+    assert ends == [("memory", "too much")]
+
+
+def test_an_interrupted_call_without_a_processor_ends_after_five_seconds(interrupted):
+    session, branch, ends = interrupted
+    branch.guard = SimpleNamespace(tick=lambda: "", reason="", next_check_s=0.02)
+    session.tick(branch.interrupted_at[0] + 4.9)
+    assert ends == []
+    session.tick(branch.interrupted_at[0] + 5.1)
+    assert ends == [("timeout", "the call continued after its interrupt")]
 
 
 def until(condition) -> None:

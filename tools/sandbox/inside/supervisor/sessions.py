@@ -130,10 +130,10 @@ class _Session:
                     self.end(branch, "timeout", f"idle for {self.request['idle_s']:g} s")
                 elif now >= branch.checked + _CHECK_S and pausing.was_resumed(branch, self.members):
                     self.end(branch, "killed", "its processes resumed between calls")
-            elif now >= branch.deadline:
-                self.on_deadline(branch, now)
             elif branch.guard is not None and (trouble := branch.guard.tick()):
                 self.end(branch, trouble, branch.reason)
+            elif now >= branch.deadline:  # after the limits, which hold during an interrupt too
+                self.on_deadline(branch, now)
             elif branch.state != IDLE or now < branch.since + _TICK_S:
                 continue
             elif trouble := pausing.stop(branch, self.members):
