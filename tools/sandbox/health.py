@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 
 from tools.sandbox.host.queue import FairQueue
+from tools.sandbox.host.session_permits import SessionPermits
 from tools.sandbox.host.zygotes import Zygotes
 from tools.sandbox.results import Status
 
@@ -115,14 +116,14 @@ class Health:
 
 
 def measure(
-    tally: Tally, permits: FairQueue, session_permits: FairQueue, zygotes: Zygotes
+    tally: Tally, permits: FairQueue, session_permits: SessionPermits, zygotes: Zygotes
 ) -> Health:
     """The health of a running sandbox.
 
     Args:
         tally: its counters.
         permits: its queue of runs, grades and session calls.
-        session_permits: its queue of open sessions.
+        session_permits: its permits for open sessions.
         zygotes: its zygotes.
     """
     return Health(

@@ -16,6 +16,7 @@ from tools.sandbox.grading.cases import Test
 from tools.sandbox.health import Health
 from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Request
+from tools.sandbox.host.session_permits import SessionPermits
 from tools.sandbox.limits import Limits, check_session_times
 from tools.sandbox.results import RunResult, Verdict
 from tools.sandbox.session import Session
@@ -237,6 +238,7 @@ class Sandbox:
         *,
         idle_s: float = 600.0,
         life_s: float = 3600.0,
+        permits: SessionPermits | None = None,
     ) -> Session:
         """An interpreter that keeps its variables between calls, for ``async with``.
 
@@ -247,6 +249,8 @@ class Sandbox:
                 is None.
             idle_s: seconds without a call after which the session ends.
             life_s: seconds after which the session ends in any case.
+            permits: permits for the session and its copies, or None for the sandbox's. A server
+                gives each of its clients a part of them.
 
         Raises:
             ValueError: as ``run``, or a time is outside its range.
@@ -263,7 +267,7 @@ class Sandbox:
             idle_s=idle_s,
             life_s=life_s,
         )
-        return Session(self.executor, request)
+        return Session(self.executor, request, permits or self.executor.session_permits)
 
     async def ready(self) -> None:
         """Wait until the queue is not full. Await it before starting more work."""

@@ -9,10 +9,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from tools.sandbox.errors import CopyRefused, SandboxBusy, SandboxFailure, SessionOver
+from tools.sandbox.errors import CopyRefused, SandboxFailure, SessionOver
 from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Request
 from tools.sandbox.host.session_link import Branch, Frame, SessionLink
+from tools.sandbox.host.session_permits import SessionPermits
 from tools.sandbox.host.zygotes import LostError
 from tools.sandbox.inside import frames
 from tools.sandbox.limits import Limits
@@ -21,15 +22,14 @@ from tools.sandbox.results import CallResult, Status, status_of
 _NOTHING_TO_COPY = "there is nothing to copy: the session or snapshot has ended"
 _START_S = 10.0
 _KILL_S = 1.0
-_PERMIT_S = 30.0
-"""Seconds that a new session waits for a permit."""
 
 
 class _Interpreter:
-    """An interpreter that holds one of the sandbox's session permits."""
+    """An interpreter that holds one of the permits."""
 
-    def __init__(self, executor: Executor, limits: Limits) -> None:
+    def __init__(self, executor: Executor, limits: Limits, permits: SessionPermits) -> None:
         self._executor = executor
+        self._permits = permits
         self.limits = limits
         self.branch: Branch | None = None
 
@@ -40,13 +40,13 @@ class _Interpreter:
 
     async def start(self, request: Request) -> None:
         """Start as the first interpreter of a new session."""
-        await self._acquire_permit()
+        await self._permits.acquire()
         try:
             link = await self._executor.open_link(request)
         except BaseException:
-            self._executor.session_permits.release()
+            self._permits.release()
             raise
-        self.branch = link.branch(self._executor.session_permits.release)
+        self.branch = link.branch(self._permits.release)
         try:
             await self._started(link, self.branch, request.encode())
         except BaseException:
@@ -61,9 +61,9 @@ class _Interpreter:
             LostError: the sandbox failed.
             SessionOver: the original has ended.
         """
-        await self._acquire_permit()
+        await self._permits.acquire()
         link = branch.link
-        self.branch = link.branch(self._executor.session_permits.release)
+        self.branch = link.branch(self._permits.release)
         try:
             async with link.forks, self._executor.permits:
                 if branch.over:
@@ -89,18 +89,6 @@ class _Interpreter:
             return
         branch.waiting = made
         made.add_done_callback(lambda _: branch.link.send(close))
-
-    async def _acquire_permit(self) -> None:
-        permits = self._executor.session_permits
-        try:
-            async with asyncio.timeout(_PERMIT_S):
-                await permits.acquire()
-        except TimeoutError:
-            raise SandboxBusy(
-                f"{self._executor.backend}: no session has ended within {_PERMIT_S:g} s, and "
-                f"max_sessions ({self._executor.max_sessions}) are open: close some, or pass "
-                "make_sandbox a higher max_sessions"
-            ) from None
 
     async def _started(self, link: SessionLink, branch: Branch, data: bytes) -> None:
         answer = await link.ask(branch, data, _START_S)
@@ -159,10 +147,11 @@ class Session:
     another. docs/sandbox.md lists what a copy shares with its original.
     """
 
-    def __init__(self, executor: Executor, request: Request) -> None:
+    def __init__(self, executor: Executor, request: Request, permits: SessionPermits) -> None:
         self._executor = executor
         self._request = request
-        self._interpreter = _Interpreter(executor, request.limits)
+        self._permits = permits
+        self._interpreter = _Interpreter(executor, request.limits, permits)
         self._lock = asyncio.Lock()
         self._end_reason = "it was not started: use `async with`"
 
@@ -209,7 +198,7 @@ class Session:
 
     async def _start(self) -> None:
         for last_try in (False, True):
-            interpreter = _Interpreter(self._executor, self._request.limits)
+            interpreter = _Interpreter(self._executor, self._request.limits, self._permits)
             try:
                 await interpreter.start(self._request)
             except (LostError, CopyRefused) as error:
@@ -264,7 +253,7 @@ class Session:
             SandboxBusy: no session permit became free within 30 s.
             SandboxFailure: the sandbox failed.
         """
-        twin = Session(self._executor, self._request)
+        twin = Session(self._executor, self._request, self._permits)
         twin._interpreter = await self._copy()
         return twin
 
@@ -300,7 +289,7 @@ class Session:
     async def _copy_of(self, source: _Interpreter) -> _Interpreter:
         if source.branch is None:
             raise SessionOver(_NOTHING_TO_COPY)
-        interpreter = _Interpreter(self._executor, self._request.limits)
+        interpreter = _Interpreter(self._executor, self._request.limits, self._permits)
         try:
             await interpreter.copy(source.branch)
         except LostError as error:

@@ -14,6 +14,7 @@ from tools.sandbox.host.job import Reply, Request
 from tools.sandbox.host.queue import FairQueue
 from tools.sandbox.host.reading import Clock, Reader
 from tools.sandbox.host.session_link import SessionLink
+from tools.sandbox.host.session_permits import SessionPermits
 from tools.sandbox.host.zygotes import LostError, Zygotes
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import RunResult, status_of
@@ -42,7 +43,11 @@ class Executor:
         self.limits = limits
         self.workers = workers
         self.max_sessions = max_sessions
-        self.session_permits = FairQueue(max_sessions)
+        self.session_permits = SessionPermits(
+            max_sessions,
+            f"max_sessions ({max_sessions}) are open: close some, or pass make_sandbox a higher "
+            "max_sessions",
+        )
         """One permit for each open session, copy or snapshot."""
         self.permits = FairQueue(workers)
         """One permit for each run, grade or session call in flight."""

@@ -1,4 +1,4 @@
-"""Limits the number and the size of the requests that a server holds."""
+"""Limits what a server holds: requests of all clients, and sessions of each client."""
 
 from __future__ import annotations
 
@@ -6,10 +6,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tools.sandbox.errors import SandboxBusy
+from tools.sandbox.host.session_permits import SessionPermits
 
 MAX_HELD = 1 << 30
 """Maximum number of bytes of all waiting and running requests, and of unread answers, together."""
 RETRY_AFTER_S = 1
+
+
+class ClientShare:
+    """What one client may have open, over all of its connections.
+
+    Args:
+        most: maximum number of open sessions, copies and snapshots, and of connections.
+        whole: the permits of all clients.
+    """
+
+    def __init__(self, most: int, whole: SessionPermits) -> None:
+        self.permits = SessionPermits(
+            most,
+            f"this client has {most} open, the maximum of one client: close some, or start the "
+            "server with a higher --max-client-sessions",
+            whole,
+        )
+        self._most = most
+        self._connections = 0
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Count a connection.
+
+        Raises:
+            SandboxBusy: the client has too many connections.
+        """
+        if self._connections >= self._most:
+            raise SandboxBusy(f"this client has {self._connections} connections for sessions")
+        self._connections += 1
+        try:
+            yield
+        finally:
+            self._connections -= 1
 
 
 class Admission:

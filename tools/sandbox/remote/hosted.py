@@ -10,13 +10,14 @@ from typing import Any
 
 from tools.owner import acting_for
 from tools.sandbox.errors import SandboxBusy, SessionOver
+from tools.sandbox.host.reading import Clock
 from tools.sandbox.remote import wire
-from tools.sandbox.remote.admission import Admission
+from tools.sandbox.remote.admission import Admission, ClientShare
 from tools.sandbox.sandbox import Sandbox
 from tools.sandbox.session import Session, Snapshot
 
 _MAX_KEPT = 4096
-"""Maximum number of one client's sessions and snapshots, including ended but open ones."""
+"""Maximum number of sessions and snapshots on one connection, including ended ones."""
 _MAX_VALUES = 20_000
 """Maximum number of values in a message about a session, for example its files and paths."""
 _MAX_PENDING = 4 * _MAX_KEPT
@@ -32,27 +33,34 @@ class HostedSessions:
     Args:
         sandbox: the sandbox of the sessions.
         admission: limits the requests of all clients.
+        share: what the client may have open.
         send: sends an answer.
     """
 
     def __init__(
-        self, sandbox: Sandbox, admission: Admission, send: Callable[[bytes], Awaitable[None]]
+        self,
+        sandbox: Sandbox,
+        admission: Admission,
+        share: ClientShare,
+        send: Callable[[bytes], Awaitable[None]],
     ) -> None:
         self._sandbox = sandbox
         self._admission = admission
+        self._share = share
         self._send = send
         self._sessions: dict[int, Session] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._making: set[int] = set()
         self._pending: dict[int, asyncio.Task[None]] = {}
 
-    def handle(self, body: bytes) -> None:
-        """Start to execute a message. The answer is sent later.
+    async def handle(self, body: bytes) -> None:
+        """Decode a message and start to execute it. The answer is sent later.
 
         Raises:
             WireError: the message is invalid, or too many messages are unanswered.
         """
-        message = wire.unpack(body, _MAX_VALUES)
+        reader = self._sandbox.executor.reader
+        message = await reader.read(len(body), lambda: wire.unpack(body, _MAX_VALUES), Clock())
         match message:
             case {"op": "cancel", "number": int(number)}:
                 if number in self._pending:
@@ -139,7 +147,11 @@ class HostedSessions:
                 "life_s": int() | float() as life_s,
             }:
                 session = self._sandbox.session(
-                    wire.read_files(files), wire.read_limits(limits), idle_s=idle_s, life_s=life_s
+                    wire.read_files(files),
+                    wire.read_limits(limits),
+                    idle_s=idle_s,
+                    life_s=life_s,
+                    permits=self._share.permits,
                 )
             case _:
                 raise wire.WireError("settings: files, limits, idle_s and life_s")
@@ -157,7 +169,7 @@ class HostedSessions:
         if any(name in group for group in kept):
             raise wire.WireError(f"number {name} is taken")
         if sum(len(group) for group in kept) >= _MAX_KEPT:
-            raise SandboxBusy(f"this client has {_MAX_KEPT} sessions and snapshots: close some")
+            raise SandboxBusy(f"this connection has {_MAX_KEPT} sessions and snapshots: close some")
         self._making.add(name)
         try:
             yield

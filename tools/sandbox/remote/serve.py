@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, help="runs at once (twice the number of cores)")
     parser.add_argument("--max-sessions", type=int, default=64, help="open at once (%(default)s)")
     parser.add_argument(
+        "--max-client-sessions",
+        type=int,
+        help="open at once by one client's address (three quarters of --max-sessions)",
+    )
+    parser.add_argument(
         "--max-waiting",
         type=int,
         default=MAX_WAITING,
@@ -136,7 +141,7 @@ async def _serve(
 
     from tools.sandbox.remote.server import Server
 
-    server = Server(sandbox, token, arguments.max_waiting)
+    server = Server(sandbox, token, arguments.max_waiting, arguments.max_client_sessions)
     runner = web.AppRunner(
         server.application(),
         handler_cancellation=True,

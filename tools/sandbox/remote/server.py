@@ -17,7 +17,7 @@ from tools.owner import acting_for
 from tools.sandbox.errors import SandboxBusy, SandboxFailure
 from tools.sandbox.host.reading import Clock
 from tools.sandbox.remote import wire
-from tools.sandbox.remote.admission import RETRY_AFTER_S, Admission
+from tools.sandbox.remote.admission import RETRY_AFTER_S, Admission, ClientShare
 from tools.sandbox.remote.hosted import HostedSessions
 from tools.sandbox.sandbox import Sandbox
 
@@ -42,13 +42,32 @@ class Server:
         sandbox: a running sandbox.
         token: token that each request must send, or None if requests need no token.
         max_waiting: maximum number of waiting requests. Further requests are answered with 429.
+        max_client_sessions: maximum number of sessions, copies and snapshots that one address may
+            have open, or None for three quarters of the sandbox's ``max_sessions``.
     """
 
-    def __init__(self, sandbox: Sandbox, token: str | None, max_waiting: int) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        token: str | None,
+        max_waiting: int,
+        max_client_sessions: int | None = None,
+    ) -> None:
         self._sandbox = sandbox
         self._token = token
         if max_waiting < 1:
             raise ValueError(f"max_waiting ({max_waiting}) must be >= 1")
+        sessions = sandbox.executor.max_sessions
+        if max_client_sessions is None:
+            max_client_sessions = sessions - sessions // 4
+        if not 1 <= max_client_sessions <= sessions:
+            raise ValueError(
+                f"max_client_sessions ({max_client_sessions}) must be in [1, {sessions}]: raise "
+                "max_sessions, the maximum of all clients, to allow more"
+            )
+        self._max_client_sessions = max_client_sessions
+        self._shares: weakref.WeakValueDictionary[str, ClientShare] = weakref.WeakValueDictionary()
+        """By address, for clients with open connections or sessions."""
         self._admission = Admission(max_waiting + sandbox.workers)
         self._active: set[object] = set()
         """Connections that have sent a request."""
@@ -212,6 +231,15 @@ class Server:
         )
 
     async def _sessions(self, request: web.Request) -> web.StreamResponse:
+        address = f"{request.remote}"
+        share = self._shares.get(address)
+        if share is None:
+            whole = self._sandbox.executor.session_permits
+            share = self._shares[address] = ClientShare(self._max_client_sessions, whole)
+        with share.connected():
+            return await self._serve_sessions(request, share)
+
+    async def _serve_sessions(self, request: web.Request, share: ClientShare) -> web.StreamResponse:
         client = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=wire.MAX_BODY)
         await client.prepare(request)
         self._clients.add(client)
@@ -220,12 +248,12 @@ class Server:
             async with self._sending(request, len(answer)):
                 await client.send_bytes(answer)
 
-        hosted = HostedSessions(self._sandbox, self._admission, send)
+        hosted = HostedSessions(self._sandbox, self._admission, share, send)
         try:
             async for message in client:
                 if message.type is not WSMsgType.BINARY:
                     break
-                hosted.handle(message.data)
+                await hosted.handle(message.data)
         except wire.WireError as error:
             await client.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error)[:100].encode())
         finally:

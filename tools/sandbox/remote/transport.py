@@ -132,6 +132,7 @@ class Transport:
 
         Raises:
             ConnectionLost: the server cannot be reached.
+            SandboxBusy: this machine has too many connections to the server.
         """
         async with self._connection_lock:
             if self._connection is None or self._connection.closed:
@@ -142,10 +143,20 @@ class Transport:
                         socket = await self.http.ws_connect(
                             "/sessions", heartbeat=_HEARTBEAT_S, max_msg_size=0
                         )
-                except (aiohttp.ClientError, OSError):
+                except (aiohttp.ClientError, OSError) as error:
+                    if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == 429:
+                        raise self._too_many_connections() from None
                     raise ConnectionLost from None
                 self._connection = Connection(socket)
             return self._connection
+
+    def _too_many_connections(self) -> SandboxBusy:
+        self.failures += 1
+        return SandboxBusy(
+            f"{self.url} allows this machine no further connection for sessions: share one sandbox "
+            "among the sessions of a process, or start the server with a higher "
+            "--max-client-sessions"
+        )
 
     async def ask(
         self, connection: Connection, message: wire.Data, wait_s: float = 0.0

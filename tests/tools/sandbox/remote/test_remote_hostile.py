@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 import time
 import zlib
 
@@ -165,6 +166,24 @@ async def test_sessions_started_under_one_number_are_one(http, sandbox):
         assert sum("error" not in answer for answer in answers) == 1
         assert sandbox.executor.session_permits.in_flight == 1
     await until(lambda: sandbox.executor.session_permits.in_flight == 0)
+
+
+async def test_a_long_message_about_a_session_is_decoded_beside_the_loop(http, monkeypatch):
+    """64 MiB of text hold the server's loop, and all of its clients, for half a second."""
+    unpack, threads = wire.unpack, []
+
+    def traced(body: bytes, *more: int) -> wire.Data:
+        threads.append(threading.current_thread().name.rpartition("_")[0])
+        return unpack(body, *more)
+
+    monkeypatch.setattr(wire, "unpack", traced)
+    async with http.ws_connect("/sessions") as client:
+        for code in ("1", "#" * 20_000):
+            message = {"op": "run", "number": len(code), "owner": "me", "session": 1, "code": code}
+            await client.send_bytes(wire.pack({**message, "wall_s": None}))
+            answer = unpack((await client.receive()).data)
+            assert (answer["number"], answer["error"]) == (len(code), "over")
+    assert threads == ["", "sandbox-reader"]
 
 
 async def test_messages_without_number_end_the_connection(http, sandbox, monkeypatch):

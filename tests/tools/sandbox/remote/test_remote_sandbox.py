@@ -27,9 +27,11 @@ from tools.sandbox import (
     StdioTest,
     make_sandbox,
 )
+from tools.sandbox.host import session_permits
 from tools.sandbox.remote import transport, wire
 from tools.sandbox.remote.client import RemoteSandbox
 from tools.sandbox.remote.server import Server
+from tools.sandbox.session import Session
 from tools.tool import ToolContext
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -44,9 +46,9 @@ async def sandbox():
 
 
 @contextlib.asynccontextmanager
-async def serving(sandbox, *, token=TOKEN, max_waiting=64, port=0):
+async def serving(sandbox, *, token=TOKEN, max_waiting=64, max_client_sessions=6, port=0):
     """A running server: yields its URL and the server."""
-    server = Server(sandbox, token, max_waiting)
+    server = Server(sandbox, token, max_waiting, max_client_sessions)
     runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.2)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -130,7 +132,7 @@ async def test_verdicts_and_values_arrive_exactly(remote, sandbox):
     deep = [1]
     for _ in range(37):
         deep = [deep]
-    values = [None, 1 << 4000, 0.1, -0.0, 1j, "\ud800", b"\xff", (1, [2]), {3: {4}}, deep]
+    values = [None, 1 << 4000, 0.1, -0.0, 1j, "\ud800\udc00", b"\xff", (1, [2]), {3: {4}}, deep]
     tests = [CallTest((value,), value) for value in values]
     tests += [
         CallTest((1,), 1.05, tolerance=0.1),
@@ -463,6 +465,69 @@ async def test_no_more_sessions_are_open_than_there_are_permits(remote, sandbox)
         late.cancel()
         await asyncio.gather(late, return_exceptions=True)
     await until(lambda: sandbox.executor.session_permits.in_flight == 0)
+
+
+async def test_a_client_beyond_its_sessions_gets_an_error_that_says_what_to_do(
+    sandbox, monkeypatch
+):
+    monkeypatch.setattr(session_permits, "_PERMIT_S", 0.2)
+    async with (
+        serving(sandbox, max_client_sessions=2) as (url, _),
+        RemoteSandbox(url, token=TOKEN, patience_s=3.0) as remote,
+        remote.session() as session,
+    ):
+        snapshot = await session.snapshot()
+        advice = (
+            "this client has 2 open, the maximum of one client: close some, or start the server "
+            "with a higher --max-client-sessions"
+        )
+        for refused in (remote.session().start, session.fork, session.snapshot):
+            with pytest.raises(SandboxBusy, match=advice) as caught:
+                await refused()
+            assert caught.value.retryable
+        await snapshot.close()
+        async with await session.fork() as twin:
+            assert (await twin.run("1")).value == "1"
+        await session.restart()
+        async with remote.session() as fresh:
+            assert (await fresh.run("2")).value == "2"
+    assert sandbox.executor.session_permits.in_flight == 0
+
+
+async def test_a_client_beyond_its_connections_gets_an_error_that_says_what_to_do(sandbox):
+    async with (
+        serving(sandbox, max_client_sessions=1) as (url, server),
+        make_sandbox(url, token=TOKEN) as one,
+        make_sandbox(url, token=TOKEN) as other,
+    ):
+        async with one.session() as session:
+            with pytest.raises(SandboxBusy, match=r"share one sandbox.*--max-client-sessions"):
+                await other.session().start()
+            assert (await session.run("1")).value == "1"
+        await one.close()
+        await until(lambda: not server._shares)
+        async with other.session() as session:
+            assert (await session.run("2")).value == "2"
+
+
+async def test_sessions_of_a_client_that_left_count_until_they_are_closed(sandbox, monkeypatch):
+    ending, close = asyncio.Event(), Session.close
+
+    async def slow(self) -> None:
+        await ending.wait()
+        await close(self)
+
+    async with serving(sandbox, max_client_sessions=2) as (url, _):
+        async with make_sandbox(url, token=TOKEN) as leaves:
+            await leaves.session().start()
+            await leaves.session().start()
+            monkeypatch.setattr(Session, "close", slow)
+        async with make_sandbox(url, token=TOKEN) as comes:
+            late = asyncio.create_task(comes.session().start())
+            await asyncio.sleep(0.3)
+            assert not late.done() and sandbox.executor.session_permits.in_flight == 2
+            ending.set()
+            await late
 
 
 async def test_a_refused_copy_is_reported(url, sandbox):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tools.sandbox import SandboxFailure, SandboxUnavailable, make_sandbox
@@ -111,6 +113,24 @@ async def test_a_token_file_and_limits(served, tmp_path):
         process.communicate()
 
 
+async def test_one_client_cannot_take_all_sessions(served, monkeypatch):
+    _, url = await asyncio.to_thread(served, "--max-sessions", "4", "--max-client-sessions", "2")
+    async with contextlib.AsyncExitStack() as stack:
+        greedy = await stack.enter_async_context(make_sandbox(url))
+        again = await stack.enter_async_context(make_sandbox(url))  # of the same address
+        first = await stack.enter_async_context(greedy.session())
+        await stack.enter_async_context(again.session())
+        third = asyncio.create_task(stack.enter_async_context(greedy.session()))
+        elsewhere = functools.partial(aiohttp.TCPConnector, local_addr=("127.0.0.2", 0))
+        monkeypatch.setattr(aiohttp, "TCPConnector", elsewhere)
+        async with make_sandbox(url) as other, other.session() as one, await one.fork() as two:
+            assert [(await session.run("6 * 7")).value for session in (one, two)] == ["42", "42"]
+            assert (await other.health()).sessions == 4
+            assert not third.done()
+        await first.close()
+        assert (await (await third).run("1")).value == "1"
+
+
 async def test_loopback_needs_no_token(served):
     _, url = await asyncio.to_thread(served)
     async with make_sandbox(url) as sandbox:
@@ -129,6 +149,8 @@ async def test_loopback_needs_no_token(served):
         (["--token-file", "/nowhere"], None, "--token-file /nowhere cannot be read"),
         (["--memory-mb", "1"], None, "limits.memory_mb"),
         (["--max-waiting", "0"], None, "max_waiting (0) must be >= 1"),
+        (["--max-client-sessions", "65"], None, "max_client_sessions (65) must be in [1, 64]"),
+        (["--max-client-sessions", "0"], None, "max_client_sessions (0) must be in [1, 64]"),
         (["--backend", "landlock", "--min-isolation", "namespaces"], None, "isolation below"),
     ],
 )
@@ -150,6 +172,7 @@ def test_help_names_every_option(monkeypatch, capsys):
     text = capsys.readouterr().out
     for option in ("--host", "--port", "--token-file", "--token-env", "--max-waiting", "--python"):
         assert option in text
+    assert "--max-client-sessions" in text
 
 
 def descendants(pid: int) -> list[int]:

@@ -22,8 +22,7 @@ from tools.sandbox import (
     Status,
     make_sandbox,
 )
-from tools.sandbox import session as session_module
-from tools.sandbox.host import executor
+from tools.sandbox.host import executor, session_permits
 from tools.sandbox.host.queue import FairQueue
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -162,8 +161,9 @@ async def test_idle_and_old_sessions_end(either):
 
 
 async def test_no_more_sessions_than_allowed(either, monkeypatch):
-    monkeypatch.setattr(session_module, "_PERMIT_S", 0.2)
-    monkeypatch.setattr(either.executor, "session_permits", FairQueue(2))
+    monkeypatch.setattr(session_permits, "_PERMIT_S", 0.2)
+    few = session_permits.SessionPermits(2, "max_sessions (2) are open")
+    monkeypatch.setattr(either.executor, "session_permits", few)
     async with either.session(), either.session() as second:
         failures = (await either.health()).failures
         with pytest.raises(SandboxBusy, match="max_sessions") as caught:
