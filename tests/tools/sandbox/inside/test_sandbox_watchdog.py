@@ -188,3 +188,47 @@ def test_a_process_that_a_list_missed_is_not_taken_for_ended():
     for _ in range(3):
         assert unreaped.update({}, 0.0) == 0
     assert unreaped.update({here: usage_of(0.6)}, 0.0) == 0
+
+
+def test_shared_memory_is_measured_rarely_but_always_before_a_run_is_let_beyond_its_limit(
+    monkeypatch,
+):
+    at = SimpleNamespace(now=0.0, measured=0)
+
+    def proportional(entry):
+        at.measured += 1
+        return 60
+
+    clock = SimpleNamespace(monotonic=lambda: at.now, thread_time=lambda: at.measured / 100)
+    monkeypatch.setattr(watchdog, "time", clock)
+    monkeypatch.setattr(watchdog.usage, "proportional", proportional)
+    used = {1: usage_of(0.0)._replace(resident=100), 2: usage_of(0.0)._replace(resident=100)}
+    shared = watchdog._SharedMemory()
+
+    def measured(beyond, *, stopped=False):
+        before = at.measured
+        assert shared.counted_twice(used, beyond, stopped=stopped) in {0, 80}
+        return at.measured > before
+
+    assert not measured(0)  # within the limit as the resident sizes are
+    assert measured(50)
+    at.now += 0.1  # the measurement took 0.02 s: the next one is due 0.14 s after it
+    assert not measured(80)
+    assert measured(81)
+    assert measured(50, stopped=True)
+    at.now += 0.13
+    assert not measured(50)
+    at.now += 0.02
+    assert measured(50)
+
+
+def test_files_are_looked_at_early_and_measured_only_if_many_were_written(
+    checks, monkeypatch, tmp_path
+):
+    free = SimpleNamespace(bytes=1 << 30)
+    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: free.bytes)
+    monkeypatch.setattr(WORKDIR, "private", False)
+    assert checks((7, 1, 1), (9, 9, 1), (21, 19, 1)) == [21]
+    written = iter([1 << 30, (1 << 30) - (17 << 20)])  # at the start, at the first look
+    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: next(written))
+    assert checks((7, 1, 2), (9, 9, 2)) == [9]

@@ -19,6 +19,8 @@ from tools.sandbox.inside.workdir import MAX_FILES, WorkDir, disk_use, free_byte
 
 _FIRST_S = 0.02
 """Seconds before the first check. Shorter programs are never checked."""
+_FIRST_FILES_S = 0.008
+"""Seconds before the first look at the files of a run without a file system of its own."""
 _SHARE = 8
 """Checks use at most this part of a core: an eighth."""
 _LEAST_S, MOST_S = 0.004, 0.025
@@ -78,7 +80,9 @@ class Watchdog:
         """Resident bytes at the first and at the last check, by process."""
         self._started_s = processor_s(child.pid)
         self._unreaped = _UnreapedTime()
-        self._next = time.monotonic() + _FIRST_S
+        self._shared = _SharedMemory()
+        self._next = time.monotonic() + (_FIRST_FILES_S if self._files else _FIRST_S)
+        self._looks_at_files = self._files is not None
         self._pause_s = MOST_S
         self._stopped = False
         """Whether the caller has stopped the run's processes."""
@@ -94,14 +98,23 @@ class Watchdog:
         Args:
             now: whether to check everything now. The caller has stopped the processes.
         """
-        if not now and (time.monotonic() < self._next or self._starts_slowly()):
+        if not now and (time.monotonic() < self._next or self._can_wait()):
             return ""
         before = time.thread_time()  # on a busy machine, a cheap check may take long
         self._stopped = now
         verdict = self._check()
-        spent_s = time.thread_time() - before - (self._files.spent_s if self._files else 0.0)
+        spent_s = time.thread_time() - before - self._shared.spent_s
+        spent_s -= self._files.spent_s if self._files else 0.0
         self._next = time.monotonic() + max(self._pause_s, spent_s * (_SHARE - 1))
         return verdict
+
+    def _can_wait(self) -> bool:
+        if self._looks_at_files and self._files is not None:
+            self._looks_at_files = False
+            if self._files.hardly_written():
+                self._next += _FIRST_S - _FIRST_FILES_S
+                return True
+        return self._starts_slowly()
 
     def _starts_slowly(self) -> bool:
         """Whether the first check can wait once more, because the program has hardly computed.
@@ -158,14 +171,9 @@ class Watchdog:
     def _memory_trouble(self, used: dict[int, usage.Usage], maps: dict[int, bytes]) -> str:
         rest = sum(one.tables for one in used.values()) + self._ending_memory(used)
         rest += usage.buffers(one.entry for one in used.values()) + mappings.kernel_memory(maps)
-        # Each process's resident size includes pages shared with the zygote. If the sum is above
-        # the limit, the exact sum, which is slower, decides.
+        # Each process's resident size includes pages shared with the zygote.
         total = rest + sum(one.resident for one in used.values())
-        if total > self._memory:
-            total = rest
-            for one in used.values():
-                with contextlib.suppress(OSError):
-                    total += usage.proportional(one.entry)
+        total -= self._shared.counted_twice(used, total - self._memory, stopped=self._stopped)
         self._pause_s = MOST_S
         self._check_before(self._memory - total)
         if total <= self._memory:
@@ -226,6 +234,43 @@ class Watchdog:
                 if one.nice < self._nice:
                     for task in usage.tasks(pid):
                         os.setpriority(os.PRIO_PROCESS, task, int(self._nice))
+
+
+class _SharedMemory:
+    """Memory that the resident sizes of a run's processes count more than once."""
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
+        """Seconds of the last call of ``counted_twice``."""
+        self._bytes = 0
+        self._next = 0.0
+
+    def counted_twice(self, used: dict[int, usage.Usage], beyond: int, *, stopped: bool) -> int:
+        """Bytes by which the resident sizes exceed what the processes hold together.
+
+        An exact measurement takes several times as long as a check. While a check is within the
+        limit by the last measurement, the next one waits until it takes an eighth of a core.
+
+        Args:
+            used: usage of each process.
+            beyond: bytes by which the resident sizes exceed the limit. Without any, the result
+                does not matter and is 0.
+            stopped: whether the processes are stopped.
+        """
+        self.spent_s = 0.0
+        if beyond <= 0:
+            return 0
+        if self._bytes >= beyond and time.monotonic() < self._next and not stopped:
+            return self._bytes
+        before = time.thread_time()
+        self._bytes = 0
+        for one in used.values():
+            self._bytes += one.resident
+            with contextlib.suppress(OSError):  # the process has ended
+                self._bytes -= usage.proportional(one.entry)
+        self.spent_s = time.thread_time() - before
+        self._next = time.monotonic() + self.spent_s * (_SHARE - 1)
+        return self._bytes
 
 
 class _UnreapedTime:
@@ -292,6 +337,10 @@ class _Files:
         self._lost = 0
         """Bytes that the file system has lost since the start, given back or not."""
         self._slow = False
+
+    def hardly_written(self) -> bool:
+        """Whether the file system has lost at most a quarter of the limit since the start."""
+        return self._free - free_bytes(self._folder) <= self._limit // 4
 
     def trouble(self, entries: list[int], maps: dict[int, bytes], *, stopped: bool) -> str:
         """Measure the files if that is due; return the limit that they exceed, in words, or "".
