@@ -23,9 +23,9 @@ from rl.settings.train import TrainConfig
 
 WHOLE_GRADIENT = OptimizerConfig(lr=1e-6, betas=(0.0, 0.95), max_grad_norm=1e9)
 """With a decay of 0 and no clipping, AdamW's average after one step is the step's gradient."""
-FLOAT32, EXACT = 1e-4, 1e-5
-"""Largest relative error of a gradient in float32, and of a loss and log-probabilities in nats."""
-MARGIN = 1.5
+GRADIENT, LOGPROB, LOSS = 1e-4, 5e-5, 1e-5
+"""Largest errors in float32: of a gradient, relative; of log-probabilities in nats; of the loss."""
+MARGIN = 2.0
 """In bfloat16 an error may be this many times the CPU's own error in bfloat16."""
 ERRORS = ("loss", "log-probabilities", "gradient, relative")
 """What is compared, in the order of :func:`_errors`."""
@@ -97,13 +97,15 @@ def _compare(
     at = replace(setup, device="cpu")
     model = make_model(_size(setup), at, dtype)
     expected = measure(copy.deepcopy(model).float(), PLAIN, groups, "cpu")
-    limits = (EXACT, EXACT, FLOAT32)
+    limits = (LOSS, LOGPROB, GRADIENT)
     if dtype != torch.float32:
         theirs = measure(copy.deepcopy(model), replace(PLAIN, dtype=dtype), groups, "cpu")
         errors = _errors(theirs, expected)
-        limits = tuple(MARGIN * max(error, EXACT) for error in errors)
+        limits = tuple(MARGIN * max(e, limit) for e, limit in zip(errors, limits, strict=True))
         report(f"{name} on the CPU: {ERRORS[2]}", errors[2], note="sets the goals")
-    for kind, variant in VARIANTS.items():
+    in_small = ("padded rows", "the default") if dtype == torch.bfloat16 else tuple(VARIANTS)
+    for kind in in_small if setup.small else VARIANTS:
+        variant = VARIANTS[kind]
         with report.guard(f"{name}, {kind}"):
             found = measure(
                 copy.deepcopy(model), replace(variant, dtype=dtype), groups, setup.device

@@ -109,7 +109,7 @@ class Report:
 
     def __init__(self, part: str, file: Path) -> None:
         self.part = part
-        self._file = file
+        self.path = file
 
     def __call__(self, name: str, value: float | None, unit: str = "", **about: Any) -> None:
         """Report a figure; ``about`` are further fields of :class:`Figure`."""
@@ -132,7 +132,7 @@ class Report:
 
     def write(self, kind: str, content: object) -> None:
         """Append a line to the file. It is on the disk when the call returns."""
-        with self._file.open("a", encoding="utf-8") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"part": self.part, kind: content}) + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib.util
 import statistics
 import time
@@ -219,7 +218,6 @@ async def opened(
 ) -> AsyncIterator[LocalLearner]:
     """A learner with random weights in a shape."""
     folder = model_folder(size, setup)
-    gc.collect()  # An earlier learner may be part of a circle.
     Memory(setup).restart()
     training = TrainingSpec(
         ALGORITHMS["grpo"],

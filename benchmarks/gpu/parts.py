@@ -85,7 +85,7 @@ class Results:
     def __init__(self, setup: Setup, path: Path) -> None:
         self.parts: dict[str, Part] = {}
         self._setup = setup
-        self._path = path
+        self.path = path
         self._about: dict[str, Any] = {}
 
     def figures(self) -> list[Figure]:
@@ -125,12 +125,19 @@ class Results:
         about = [line["about"] for line in mine if "about" in line]
         self._about |= about[0] if about else {}
 
+    def keep_output(self, log: Path) -> None:
+        """Append the output of a process to a file beside the results."""
+        if log.is_file():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.with_suffix(".log").open("ab") as kept:
+                kept.write(log.read_bytes())
+
     def write(self) -> None:
         """Write the file. It is replaced at once."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".tmp")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".tmp")
         partial.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
-        partial.replace(self._path)
+        partial.replace(self.path)
 
     def as_json(self) -> dict[str, Any]:
         """The content of the file."""
@@ -144,6 +151,7 @@ class Results:
 def measure(names: Sequence[str], setup: Setup, results: Results, budget_s: float) -> None:
     """Run the parts, and write the results after each process."""
     end = time.monotonic() + budget_s
+    results.path.with_suffix(".log").unlink(missing_ok=True)
     ordered = [name for name in PARTS if name in names]
     # The first part says what the machine is, and costs little.
     if "device" not in ordered:
@@ -154,7 +162,14 @@ def measure(names: Sequence[str], setup: Setup, results: Results, budget_s: floa
         lines, ended = _run_apart(group, setup, deadline_s)
         for name in group:
             results.add(name, lines, ended)
+        if any(figure.failed for figure in results.figures() if figure.part in group):
+            results.keep_output(_log(group, setup))
         results.write()
+
+
+def _log(names: Sequence[str], setup: Setup) -> Path:
+    """File with the output of the process that runs these parts."""
+    return setup.work / f"{names[0]}.log"
 
 
 def _run_apart(
@@ -163,7 +178,7 @@ def _run_apart(
     """Run parts in a new process; returns what they wrote, and why the process ended early."""
     if deadline_s <= 0:
         return [], "no time left for this part: give --parts or a larger --budget"
-    file, log = setup.work / f"{names[0]}.jsonl", setup.work / f"{names[0]}.log"
+    file, log = setup.work / f"{names[0]}.jsonl", _log(names, setup)
     words = [
         sys.executable,
         "-m",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -38,7 +39,8 @@ class Memory:
         self._device = torch.device(setup.device) if setup.on_gpu else None
 
     def restart(self) -> None:
-        """Give cached memory back, and forget the peaks so far."""
+        """Give unused memory back, and forget the peaks so far."""
+        gc.collect()  # Models may be parts of circles.
         if self._device is not None:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self._device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +48,7 @@ def qwen3(size: str) -> Qwen3Config:
 
 def make_model(size: str, setup: Setup, dtype: torch.dtype) -> PreTrainedModel:
     """A model with random weights, made on the device."""
-    here = [torch.device(setup.device)] if setup.on_gpu else []
-    with torch.random.fork_rng(devices=here), here[0] if here else nullcontext():
+    with torch.random.fork_rng(devices=[]), torch.device(setup.device):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(qwen3(size), dtype=dtype)
     return model.eval()

@@ -6,14 +6,22 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import pytest
+import torch
 
-from benchmarks.gpu import parts
+from benchmarks.gpu import parts, stalls, vllm
+from benchmarks.gpu.correctness import Variant, make_updater
 from benchmarks.gpu.figures import Figure, Report, Setup, number, table
+from benchmarks.gpu.job import job_config
 from benchmarks.gpu.learner import FULL, LORA, flops_per_token
 from benchmarks.gpu.parts import PARTS, Results, measure, run_here
+from benchmarks.gpu.workloads import make_group, make_model
+from rl.learner.settings import OptimizerConfig
 
 HOME = Path(__file__).resolve().parents[2]
 GPU = Setup("cuda", small=False, work=Path("nowhere"))
@@ -161,3 +169,104 @@ def test_a_reported_figure_survives_the_process(tmp_path):
     first, second = map(json.loads, (tmp_path / "lines.jsonl").read_text().splitlines())
     assert Figure(**first["figure"]).status == "met"
     assert Figure(**second["figure"]).row()[-1] == "why"
+
+
+class PretendGPU(Setup):
+    """A CPU whose parts of the benchmark take the branches of a GPU."""
+
+    on_gpu = True
+
+
+@pytest.fixture
+def pretend_gpu(tmp_path, monkeypatch):
+    """Functions of torch.cuda with their own signatures and plausible results."""
+    facts = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=80 * 2**30)
+    results = {
+        "synchronize": None,
+        "empty_cache": None,
+        "reset_peak_memory_stats": None,
+        "memory_allocated": 3 * 2**20,
+        "max_memory_allocated": 4 * 2**20,
+        "max_memory_reserved": 5 * 2**20,
+        "memory_reserved": 5 * 2**20,
+        "mem_get_info": (79 * 2**30, 80 * 2**30),
+        "get_device_properties": facts,
+        "get_device_name": facts.name,
+        "set_per_process_memory_fraction": None,
+        "set_sync_debug_mode": None,
+    }
+    for name, result in results.items():
+        called = create_autospec(getattr(torch.cuda, name), return_value=result)
+        monkeypatch.setattr(torch.cuda, name, called)
+    return PretendGPU("cpu", small=True, work=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["device", "stalls", "full", "packing", "head", "offload", "job"])
+def test_branches_of_a_gpu_run(name, pretend_gpu, tmp_path):
+    lines = tmp_path / "lines.jsonl"
+    run_here([name], pretend_gpu, lines)
+    results = Results(pretend_gpu, tmp_path / "gpu.json")
+    results.add(name, [json.loads(line) for line in lines.read_text().splitlines()], "")
+    part = results.parts[name]
+    assert (part.status, part.error) == ("done", "")
+    if [f.name for f in part.figures] == ["job"]:
+        pytest.skip(part.figures[0].note)
+    # A GPU leaves no figure out.
+    assert {f.status for f in part.figures} <= {"met", "missed", "measured"}
+    found = {f.name: f.value for f in part.figures}
+    if name == "full":
+        assert found["0.6B full, 16k: peak of an update"] == 4 / 1024
+        assert found["0.6B full, 16k: reserved at the peak"] == 5 / 1024
+        assert found["0.6B full, 16k: CUDA's context"] == 1 - 5 / 1024
+    if name == "device":
+        assert results.as_json()["device"] == "NVIDIA H100 80GB HBM3"
+
+
+def test_figures_of_vllm_come_from_the_runs_lines(tmp_path):
+    step = {"time/wall": 2.0, "num_tokens": 300.0, "time/policy/generate": 1.5}
+    sync = {"sync/load_s": 0.08, "sync/tensors_compared": 310.0}
+    lines = [{**step, **sync, "sync/load_s": 0.2}, {**step, **sync}, {**step, **sync}, step]
+    report = Report("vllm", tmp_path / "lines.jsonl")
+    vllm._syncs("0.6B:", lines, report)
+    written = [json.loads(line)["figure"] for line in report.path.read_text().splitlines()]
+    assert [(f["name"], f["value"]) for f in written] == [
+        ("0.6B: weight update", 0.08),
+        ("0.6B: tensors proved equal by digest", 310.0),
+        ("0.6B: sampled", 200.0),
+    ]
+    for policy in vllm.POLICIES:
+        changes = {**vllm.CHANGES, "policy": policy, "env.sandbox": "auto"}
+        config = job_config(GPU, Path("model"), changes, "run")
+        assert config.policy.name == policy["name"] and config.steps == 5
+        assert config.policy.settings.transfer == "ipc"
+
+
+async def test_seconds_of_sleep_and_wake_are_kept_by_name():
+    async def sleep(policy):
+        policy.append("asleep")
+
+    kept, policy = {"sleep": [], "wake": []}, []
+    await vllm._timed(sleep, kept)(policy)
+    assert policy == ["asleep"] and len(kept["sleep"]) == 1 and not kept["wake"]
+
+
+def test_synchronisations_are_counted_within_micro_batches_only(pretend_gpu, monkeypatch):
+    """Clipping, the step and the metrics wait for the device; they do not count."""
+    modes = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def note(*_):
+        if modes and modes[-1] == "warn":
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+
+    model = make_model("tiny", pretend_gpu, torch.float32)
+    updater = make_updater(model, Variant(max_tokens=64), OptimizerConfig())
+    groups = [make_group(8, [20, 30, 10], 512, seed) for seed in (0, 1)]
+    score, clip = updater.model.score, updater.optimizer.clip_gradients
+    monkeypatch.setattr(updater.model, "score", lambda micro: (note(), score(micro))[1])
+    monkeypatch.setattr(updater.optimizer, "clip_gradients", lambda: (note(), clip())[1])
+    watched, places = stalls._counted(updater, groups, pretend_gpu)
+    # The first micro-batch is scored before its backward pass begins the watch.
+    assert watched >= 3 and places.total() == watched - 1
+    assert modes[-1] == "default"
+    assert list(places) == [next(iter(places))] and next(iter(places)).startswith("tests/")
