@@ -1,4 +1,4 @@
-"""Forward pass for architectures that :class:`ThinForward` does not support."""
+"""Forward pass for architectures that are not computed in batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agents.local.forward import Batch
+from agents.local.forward import Batch, Forward
+
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
+"""Largest difference of logits in :func:`difference`, relative to their size."""
+_COARSE_TOLERANCE = 0.2
+"""Largest difference for types with few digits, defined in the same way."""
+_WIDTH = 16
+"""Number of tokens in :func:`difference`."""
 
 
 class TransformersForward:
@@ -55,7 +62,7 @@ class TransformersForward:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""
         num_decode = len(batch.decode_ids)
         # Not inference mode: tensors that the model stores must stay usable in training.
-        with torch.inference_mode(False), torch.no_grad(), _evaluating(self._model):
+        with torch.inference_mode(False), torch.no_grad(), evaluating(self._model):
             for index, size in enumerate(batch.chunk_sizes):
                 self._extend(num_decode + index, batch.chunk_ids[index, :size])
             logits = [
@@ -78,7 +85,7 @@ class TransformersForward:
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
     """Disable dropout, and restore each module's mode afterwards for the learner."""
     training = [module for module in model.modules() if module.training]
     for module in training:
@@ -88,3 +95,33 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def difference(forward: Forward, model: PreTrainedModel) -> str | None:
+    """The reason why ``forward``, with two rows, is wrong for ``model``, or None if it is right.
+
+    As a test, the last logits of two short rows are computed with ``forward``, which decodes the
+    last token after all others, and with the model without a cache.
+    """
+    given: Any = model
+    config = model.config.get_text_config()
+    rows = np.random.default_rng(0).integers(0, config.vocab_size, (2, _WIDTH))
+    sizes = np.array([_WIDTH - 1, _WIDTH // 2])
+    nothing, none = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
+    try:
+        forward.reserve(_WIDTH)
+        forward.run(Batch(nothing, rows[:, :-1], sizes, np.zeros(2, dtype=np.int64)))
+        found = forward.run(Batch(rows[[0, 1], sizes], none, nothing, sizes))
+        with torch.inference_mode(False), torch.no_grad(), evaluating(model):
+            for row, size, logits in zip(rows, sizes, found, strict=True):
+                ids = torch.from_numpy(row[None, : size + 1]).to(model.device)
+                expected = given(input_ids=ids, use_cache=False).logits[0, -1].float()
+                expected = expected - expected.mean()
+                off = float((logits - logits.mean() - expected).norm() / expected.norm())
+                limit = _TOLERANCE.get(model.dtype, _COARSE_TOLERANCE)
+                # Not a number if all logits are equal, as with a head of zeros.
+                if off > limit:
+                    return f"logits with its cache are off by {off:.1g}, more than {limit:g}"
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return None

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
+    PretrainedConfig,
     PreTrainedModel,
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
@@ -75,15 +76,42 @@ class Forward(Protocol):
 def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
     """The reason why :class:`ThinForward` does not support this model, or None if it does."""
     if type(model) not in _THIN:
-        return f"the architecture {type(model).__name__} is not supported"
+        return "does not support this architecture"
     config: Any = model.config
     rope_type = config.rope_parameters["rope_type"]
     if rope_type in POSITION_DEPENDENT_ROPE:
-        return f"rotary embeddings of type {rope_type!r} change with the sequence length"
+        return f"does not support rotary embeddings of type {rope_type!r}"
     window = None if isinstance(model, LlamaForCausalLM) else config.sliding_window
     if window is not None and window < context_window:
-        return f"attention slides over {window} of {context_window} positions"
+        return f"has no window of {window} of {context_window} positions"
     return None
+
+
+def context_window(config: PretrainedConfig) -> int:
+    """Maximum number of tokens in one sequence of the model.
+
+    Raises:
+        ValueError: the configuration states none.
+    """
+    window: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if window is None:
+        raise ValueError(
+            f"the model is of type {config.model_type}, whose config.json states no context "
+            "window (max_position_embeddings): set one, or use another model"
+        )
+    return window
+
+
+def rope_window(config: PretrainedConfig) -> int | None:
+    """Tokens up to which rotary embeddings do not depend on the sequence's length, if they do."""
+    text: Any = config.get_text_config()
+    given = getattr(text, "rope_parameters", None) or {}
+    windows = []
+    # One set of parameters, or one for each type of layer.
+    for rope in [given] if "rope_type" in given else given.values():
+        if isinstance(rope, dict) and rope.get("rope_type") in POSITION_DEPENDENT_ROPE:
+            windows += [rope.get("original_max_position_embeddings"), text.max_position_embeddings]
+    return min((window for window in windows if window), default=None)
 
 
 class ThinForward:

@@ -13,9 +13,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agents.completion import Completion, FinishReason, SamplingParams
+from agents.local.batched import BatchedForward, batch_obstacle
 from agents.local.engine import Engine, Stats
-from agents.local.fallback import TransformersForward
-from agents.local.forward import Forward, ThinForward, thin_obstacle
+from agents.local.fallback import TransformersForward, difference
+from agents.local.forward import Forward, ThinForward, context_window, rope_window, thin_obstacle
 from agents.local.request import Request
 from agents.local.stops import StopStringTable
 from agents.local.waves import Gate
@@ -83,8 +84,9 @@ class LocalPolicy:
     generating raises PolicyFailure.
 
     Args:
-        model: any causal language model. Llama, Mistral, Qwen2 and Qwen3 are fast. Other models use
-            their own forward pass, which is slow and logs a warning (see ``forward_kind``).
+        model: any causal language model with a cache. Llama, Mistral, Qwen2 and Qwen3 are fastest.
+            Other models use their own forward pass (see ``forward_kind``): in batches if it
+            supports them, otherwise one row at a time, which is slow and logs a warning.
         tokenizer: the tokenizer, which decodes the end of a completion to find stop strings.
         max_slots: maximum number of requests that are computed at the same time.
         device: device to which the model is moved first, or None to leave it where it is.
@@ -99,7 +101,7 @@ class LocalPolicy:
             own model and calls ``load_weights(weights, version)``.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or the model's cache is not supported.
     """
 
     def __init__(
@@ -127,10 +129,18 @@ class LocalPolicy:
         embedding = model.get_input_embeddings()
         assert isinstance(embedding, torch.nn.Embedding)
         self._vocab_size = embedding.num_embeddings
-        self._context_window = limits.context_window or model.config.max_position_embeddings
+        self._context_window = limits.context_window or context_window(model.config)
+        stable = rope_window(model.config)
+        if stable is not None and stable < self._context_window:
+            raise ValueError(
+                f"the context window ({self._context_window}) must be at most {stable}, beyond "
+                f"which the rotary embeddings of {type(model).__name__} change the keys of earlier "
+                f"tokens: set context_length={stable} or use policy=vllm-server"
+            )
         forward = _make_forward(model, max_slots, self._context_window)
         self.forward_kind = forward.kind
-        """``"thin"``, or ``"transformers"`` for the slow forward pass."""
+        """``"thin"``; ``"batched"`` for the model's own forward pass, in batches; or
+        ``"transformers"`` for the model's own forward pass, one row at a time."""
         self._engine = Engine(
             model,
             forward,
@@ -303,11 +313,18 @@ def _make_forward(model: PreTrainedModel, max_slots: int, context_window: int) -
     obstacle = thin_obstacle(model, context_window)
     if obstacle is None:
         return ThinForward(model, max_slots)
-    _log.warning(
-        "generating with the forward pass of %s itself, one row at a time, which is slow: %s",
-        type(model).__name__,
-        obstacle,
-    )
+    name = type(model).__name__
+    unbatched = batch_obstacle(model)
+    if unbatched is None:
+        _log.info("batches pass through %s itself: the fast forward pass %s", name, obstacle)
+        return BatchedForward(model, max_slots)
+    unsupported = difference(TransformersForward(model, 2), model)
+    if unsupported is not None:
+        raise ValueError(
+            f"policy=local cannot sample from {name}, whose cache it does not support "
+            f"({unsupported}): use policy=vllm-server or another model"
+        )
+    _log.warning("rows pass through %s itself, one at a time, which is slow: %s", name, unbatched)
     return TransformersForward(model, max_slots)
 
 

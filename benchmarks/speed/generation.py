@@ -110,6 +110,7 @@ async def engine(policy: LocalPolicy, episodes: list[Episode], round_: int) -> N
                 context += [*completion.token_ids, *episode.observations[turn]]
         policy.end(name)
 
+    policy.begin([f"{round_}/{index}" for index in range(len(episodes))])
     await asyncio.gather(*(play(i, e) for i, e in enumerate(episodes)))
 
 

@@ -30,10 +30,15 @@ def load_policy_model(spec: LearnerSpec) -> PreTrainedModel:
     """The model of ``spec`` with its initial weights, for a learner or for a policy.
 
     Raises:
-        ValueError: the model cannot be loaded.
+        ValueError: the model cannot be loaded, or states no context window.
     """
     dtype: torch.dtype = getattr(torch, spec.dtype)
     model = load_model(spec.model, device=spec.device, dtype=dtype)
+    if getattr(model.config, "max_position_embeddings", None) is None:
+        raise ValueError(
+            f"model ({spec.model}) is of type {model.config.model_type}, whose config.json states "
+            "no context window (max_position_embeddings): use a model with one"
+        )
     if spec.lora.rank:
         add_adapter(model, spec.lora, spec.model, spec.seed)
     return model

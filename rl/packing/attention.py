@@ -10,7 +10,7 @@ transformers would take jumps in the positions of shared prefixes for borders of
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from agents.local.forward import POSITION_DEPENDENT_ROPE
+from agents.local.forward import rope_window
 from rl.packing.layout import Bucket, Layout, pack
 from rl.packing.prefixes import Integers, split
 
@@ -78,20 +78,10 @@ def longest_row(model: PreTrainedModel) -> int | None:
     embeddings change the frequencies of all tokens that are computed together.
     """
     config = model.config.get_text_config()
-    windows = list(_rope_windows(config))
+    windows = [rope_window(config)]
     if set(getattr(config, "layer_types", None) or ["?"]) != {"full_attention"}:
         windows += [getattr(config, n, None) for n in ("sliding_window", "attention_chunk_size")]
     return min((window for window in windows if window), default=None)
-
-
-def _rope_windows(config: Any) -> Iterator[int | None]:
-    """Tokens up to which rotary embeddings of ``config`` do not depend on the sequence's length."""
-    given = getattr(config, "rope_parameters", None) or {}
-    # One set of parameters, or one for each type of layer.
-    for rope in [given] if "rope_type" in given else given.values():
-        if isinstance(rope, dict) and rope.get("rope_type") in POSITION_DEPENDENT_ROPE:
-            yield rope.get("original_max_position_embeddings")
-            yield config.max_position_embeddings
 
 
 def _attend(

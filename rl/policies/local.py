@@ -48,6 +48,7 @@ class Local(PolicyEngine):
             max_slots=config.sampling.slots,
             # An episode's own deadline comes first.
             limits=Limits(
+                context_window=context.context_window,
                 thread=thread,
                 num_threads=max(1, config.num_threads // 2),
                 completion_s=config.episode_timeout_s,

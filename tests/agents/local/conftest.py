@@ -9,17 +9,31 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from agents.local import LocalPolicy
@@ -63,6 +77,38 @@ def tiny_model(kind: str) -> Any:
         model = MistralForCausalLM(MistralConfig(**shape, sliding_window=None))
     elif kind == "mistral-sliding":
         model = MistralForCausalLM(MistralConfig(**shape, sliding_window=8))
+    elif kind == "gemma3":
+        layers = ["sliding_attention", "full_attention", "sliding_attention"]
+        model = Gemma3ForCausalLM(
+            Gemma3TextConfig(**shape, head_dim=32, sliding_window=8, layer_types=layers)
+        )
+    elif kind == "phi3":
+        model = Phi3ForCausalLM(Phi3Config(**shape, pad_token_id=None, sliding_window=16))
+    elif kind == "olmo2":
+        model = Olmo2ForCausalLM(Olmo2Config(**shape))
+    elif kind == "smollm3":
+        model = SmolLM3ForCausalLM(
+            SmolLM3Config(**shape, pad_token_id=None, no_rope_layers=[1, 0, 1])
+        )
+    elif kind == "granite":
+        model = GraniteForCausalLM(GraniteConfig(**shape, logits_scaling=2.0))
+    elif kind == "qwen3-moe":
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **experts, head_dim=32))
+    elif kind == "gpt-neo":
+        model = GPTNeoForCausalLM(
+            GPTNeoConfig(
+                vocab_size=VOCAB,
+                max_position_embeddings=WINDOW,
+                hidden_size=64,
+                num_layers=2,
+                num_heads=4,
+                attention_types=[[["global", "local"], 1]],
+                window_size=8,
+                bos_token_id=None,
+                eos_token_id=None,
+            )
+        )
     else:
         assert kind == "gpt2"
         model = GPT2LMHeadModel(
@@ -79,6 +125,9 @@ def tiny_model(kind: str) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.15 * torch.randn_like(parameter)
+        if kind == "gemma3":
+            # The embeddings are also the head: as large, they would make every token certain.
+            model.model.embed_tokens.weight *= 0.3
     return model.eval()
 
 

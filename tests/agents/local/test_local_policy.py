@@ -8,11 +8,15 @@ import random
 
 import pytest
 import torch
+from transformers import MambaConfig, MambaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from agents.completion import FinishReason, SamplingParams
+from agents.local import Limits
 from agents.policy import PolicyFailure
 
-FAMILIES = ["qwen3", "qwen2", "llama", "mistral", "mistral-sliding", "gpt2"]
+THIN = ["qwen3", "qwen2", "llama", "mistral"]
+BATCHED = ["gemma3", "phi3", "gpt2", "olmo2", "smollm3", "granite", "qwen3-moe", "mistral-sliding"]
+FAMILIES = [*THIN, *BATCHED, "gpt-neo"]
 
 
 def reference_logprobs(model, prompt, completion, temperature):
@@ -64,7 +68,7 @@ async def test_greedy_completions_equal_generate(family, make_policy, make_model
         assert_exact(model, prompt, completion, param)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2", "gemma3", "qwen3-moe", "gpt-neo"])
 async def test_logprobs_over_episodes_equal_a_full_forward(family, make_policy, make_model):
     """Groups with one prompt, several turns, mixed parameters, fewer slots than episodes."""
     model = make_model(family)
@@ -91,21 +95,40 @@ async def test_logprobs_over_episodes_equal_a_full_forward(family, make_policy, 
     await asyncio.gather(*(play(prompt, member) for prompt in groups for member in range(4)))
     stats = policy.stats()
     assert stats.num_generated_tokens > 100
-    if family != "gpt2":
+    if family != "gpt-neo":
         # How much more depends on which rows were needed when: on timing.
         assert stats.num_saved_tokens > 150
 
 
-async def test_the_families_that_are_fast(make_policy):
-    kinds = {family: make_policy(family).forward_kind for family in FAMILIES}
-    slow = {"gpt2", "mistral-sliding"}
-    assert kinds == {f: "transformers" if f in slow else "thin" for f in FAMILIES}
+async def test_the_families_that_are_fast(make_policy, caplog):
+    caplog.set_level("INFO", "agents.local")
+    for family, kind, level, pace in [
+        ("qwen3", "thin", None, ""),
+        ("gemma3", "batched", "INFO", "batches pass through Gemma3ForCausalLM itself"),
+        ("mistral-sliding", "batched", "INFO", "has no window of 8 of 256 positions"),
+        ("gpt-neo", "transformers", "WARNING", "one at a time, which is slow: its attention"),
+    ]:
+        caplog.clear()
+        policy = make_policy(family)
+        assert policy.forward_kind == kind
+        assert [r.levelname for r in caplog.records] == [level] * bool(level)
+        assert pace in caplog.text
 
 
-async def test_the_slow_forward_pass_warns_once(make_policy, caplog):
-    make_policy("gpt2")
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
-    assert "GPT2LMHeadModel" in caplog.text
+@pytest.mark.parametrize("family", BATCHED)
+async def test_a_row_does_not_depend_on_the_rows_beside_it(family, make_policy, make_model):
+    """Eight rows of different lengths in one batch, against the same requests one by one."""
+    model = make_model(family)
+    policy = make_policy(model, max_slots=8)
+    prompts = random_prompts([1, 2, 9, 33, 60, 5, 20, 47])
+    params = [SamplingParams(max_tokens=20 + 3 * i, seed=i) for i in range(len(prompts))]
+    together = await asyncio.gather(*map(policy.generate, prompts, params))
+    assert policy.stats().num_steps < 60
+    await policy.load_weights(None, 0)
+    for prompt, param, beside in zip(prompts, params, together, strict=True):
+        alone = await policy.generate(prompt, param)
+        assert alone.token_ids == beside.token_ids
+        assert alone.logprobs == pytest.approx(beside.logprobs, abs=1e-4)
 
 
 async def test_dropout_of_a_training_model_is_off_and_its_mode_is_kept(make_policy, make_model):
@@ -362,3 +385,41 @@ async def test_without_a_seed_the_policy_s_own_decides(make_policy):
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
     assert runs[0][0] != runs[0][1]
+
+
+def mamba():
+    return MambaForCausalLM(MambaConfig(vocab_size=259, hidden_size=32, num_hidden_layers=2))
+
+
+async def test_a_model_without_keys_and_values_is_refused_in_one_line(make_policy):
+    with pytest.raises(ValueError, match="of type mamba, whose config"):
+        make_policy(mamba())
+    with pytest.raises(ValueError) as refused:
+        make_policy(mamba(), limits=Limits(context_window=64))
+    said = str(refused.value)
+    assert said.startswith("policy=local cannot sample from MambaForCausalLM, whose cache")
+    assert said.endswith("use policy=vllm-server or another model") and "\n" not in said
+
+
+async def test_rotary_embeddings_that_change_with_the_length_limit_the_window(make_policy):
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 8,
+        "long_factor": [4.0] * 8,
+    }
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": None}
+    windows = {"max_position_embeddings": 256, "original_max_position_embeddings": 32}
+    config = Phi3Config(vocab_size=259, rope_parameters=rope, **windows, **shape, **heads)
+    model = Phi3ForCausalLM(config).eval()
+    with pytest.raises(ValueError, match=r"\(256\) must be at most 32.* set context_length=32"):
+        make_policy(model)
+    policy = make_policy(model, limits=Limits(context_window=32))
+    assert policy.forward_kind == "batched"
+    params = SamplingParams(max_tokens=100)
+    prompts = random_prompts([20, 3])
+    completions = await asyncio.gather(*(policy.generate(prompt, params) for prompt in prompts))
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert completion.finish_reason is FinishReason.CONTEXT_FULL
+        assert_exact(model, prompt, completion, params)

@@ -1,0 +1,230 @@
+"""Batches through a transformers model itself, with a key-value cache of rows.
+
+The rows of a batch have different lengths. transformers' own caches hold rows of one length, padded
+on the left, so that a row cannot enter, end or continue without copying all others. Here each row
+starts at position 0 of its own part of the cache. Position ids and masks, which the model's forward
+pass accepts, say where the tokens of a batch are and what they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import Cache, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from agents.local.fallback import difference, evaluating
+from agents.local.forward import Batch
+from agents.local.slots import Ints
+
+
+class BatchedForward:
+    """Runs batches through the transformers model itself; see the module's docstring."""
+
+    kind = "batched"
+    shares_rows = True
+
+    def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
+        self._model: Any = model
+        self._span = _Span(num_rows)
+        self._windows = attention_windows(model.config)
+        self.refresh()
+
+    def reserve(self, capacity: int) -> None:
+        """Extend every row to ``capacity`` positions. Cached values are kept."""
+        self._span.capacity = capacity
+        # Not inference mode: tensors that are made in it cannot be changed outside of it.
+        with torch.inference_mode(False):
+            for layer in self._layers:
+                layer.reserve()
+
+    def swap(self, a: int, b: int, length: int) -> None:
+        """Exchange two rows, which use at most ``length`` positions."""
+        for layer in self._layers:
+            layer.swap(a, b, length)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of row ``source`` to row ``target``."""
+        for layer in self._layers:
+            layer.copy(source, target, length)
+
+    def clear(self, row: int) -> None:
+        """Do nothing, because values beyond a row's length are never read."""
+
+    def reset(self) -> None:
+        """Empty every row, and free the cache's memory."""
+        self._span.capacity = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Empty every row, because its cache belongs to the previous weights."""
+        # The cache calls this for each of the model's layers.
+        make: Any = partial(_RowLayer, self._span)
+        self._cache: Any = Cache(layer_class_to_replicate=make)
+
+    def run(self, batch: Batch) -> Tensor:
+        """Logits of the decoding rows, ``[D, V]`` in fp32."""
+        count = len(batch.decode_ids)
+        # Not inference mode: tensors that the model stores must stay usable in training.
+        with torch.inference_mode(False), torch.no_grad(), evaluating(self._model):
+            if len(batch.chunk_sizes):
+                # Without the head: nothing is sampled after these tokens.
+                trunk = self._model.base_model
+                self._extend(trunk, count, batch.chunk_ids, batch.chunk_sizes, batch.starts[count:])
+            if not count:
+                return torch.empty(0, device=self._model.device)
+            ids, sizes = batch.decode_ids[:, None], np.ones(count, dtype=np.int64)
+            output = self._extend(self._model, 0, ids, sizes, batch.starts[:count])
+        logits: Tensor = output.logits[:, -1]
+        return logits.float()
+
+    @property
+    def _layers(self) -> list[_RowLayer]:
+        layers: list[_RowLayer] = self._cache.layers
+        return layers
+
+    def _extend(
+        self, model: Callable[..., Any], first: int, ids: Ints, sizes: Ints, starts: Ints
+    ) -> Any:
+        """Append ``ids [P, C]`` to ``P`` rows from ``first``. Each row has ``sizes`` new tokens."""
+        positions = starts[:, None] + np.arange(ids.shape[1])
+        # Padding repeats the last position: a later one may be beyond the model's table.
+        known = np.minimum(positions, (starts + sizes - 1)[:, None])
+        packed = torch.from_numpy(np.stack((ids, positions, known))).to(self._model.device)
+        token_ids, columns, position_ids = packed.unbind()
+        self._span.set(first, columns, length=int(positions.max()) + 1)
+        return model(
+            input_ids=token_ids,
+            position_ids=position_ids,
+            attention_mask=self._masks(columns),
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+
+    def _masks(self, positions: Tensor) -> Tensor | dict[str, Tensor]:
+        """What tokens at ``positions [P, C]`` read: one mask, or one for each type of layer."""
+        columns = torch.arange(self._span.length, device=positions.device)
+        queries = positions[:, :, None]
+        masks = {}
+        for kind, window in self._windows.items():
+            visible = columns <= queries
+            if window is not None and kind == "chunked_attention":
+                visible &= columns >= queries // window * window
+            elif window is not None:
+                visible &= columns > queries - window
+            mask = torch.zeros(visible.shape, dtype=self._model.dtype, device=positions.device)
+            masks[kind] = mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, None]
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+class _Span:
+    """The positions that one forward pass writes. They are the same in all layers."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+        self.capacity = 0
+        """Number of positions per row."""
+        self.length = 0
+        """Number of positions that the longest row has after the forward pass."""
+
+    def set(self, first: int, columns: Tensor, length: int) -> None:
+        """The next forward pass writes the positions ``columns [P, C]`` of rows from ``first``."""
+        self.rows = slice(first, first + len(columns))
+        self.row_ids = torch.arange(first, first + len(columns), device=columns.device)[:, None]
+        self.columns, self.length = columns, length
+
+
+class _RowLayer(CacheLayerMixin):
+    """Keys and values of one layer: ``[R, heads, capacity, head_dim]`` each."""
+
+    def __init__(self, span: _Span) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._span = span
+        self._rows: tuple[Tensor, ...] = ()
+        """Keys and values, or nothing before the first forward pass."""
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate rows for keys and values like these."""
+        count, capacity = self._span.num_rows, self._span.capacity
+        # Zeros, because values beyond a row's length are masked, and masking needs finite values.
+        self._rows = tuple(
+            states.new_zeros(count, states.shape[1], capacity, states.shape[3])
+            for states in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the tokens' keys and values, and return those of the rows of the forward pass."""
+        if not self._rows:
+            self.lazy_initialization(key_states, value_states)
+        span = self._span
+        for rows, states in zip(self._rows, (key_states, value_states), strict=True):
+            rows[span.row_ids, :, span.columns] = states.transpose(1, 2)
+        keys, values = (rows[span.rows, :, : span.length] for rows in self._rows)
+        return keys, values
+
+    def reserve(self) -> None:
+        """Extend every row to the span's capacity. Cached values are kept."""
+        if self._rows:
+            former = self._rows
+            self.lazy_initialization(*former)
+            for grown, rows in zip(self._rows, former, strict=True):
+                grown[:, :, : rows.shape[2]] = rows
+
+    def swap(self, a: int, b: int, length: int) -> None:
+        """Exchange two rows, which use at most ``length`` positions."""
+        for rows in self._rows:
+            kept = rows[a, :, :length].clone()
+            rows[a, :, :length] = rows[b, :, :length]
+            rows[b, :, :length] = kept
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of row ``source`` to row ``target``."""
+        for rows in self._rows:
+            rows[target, :, :length] = rows[source, :, :length]
+
+    def get_seq_length(self) -> int:
+        """Positions of the longest row. Masks and position ids say those of each row."""
+        return self._span.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Number of positions that are read, and the first of them."""
+        return self._span.length, 0
+
+    def get_max_length(self) -> int:
+        """-1, because rows grow."""
+        return -1
+
+
+def attention_windows(config: PretrainedConfig) -> dict[str, int | None]:
+    """Types of the model's layers, each with the number of positions that it reads.
+
+    None means all positions.
+    """
+    text: Any = config.get_text_config()
+    sizes = {
+        "sliding_attention": getattr(text, "sliding_window", None),
+        "chunked_attention": getattr(text, "attention_chunk_size", None),
+    }
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        # Models that name no types have layers of one type.
+        kinds = [kind for kind, size in sizes.items() if size] or ["full_attention"]
+    return {kind: sizes.get(kind) for kind in kinds}
+
+
+def batch_obstacle(model: PreTrainedModel) -> str | None:
+    """The reason why :class:`BatchedForward` does not support this model, or None if it does.
+
+    As a test, a batch of two short rows is computed.
+    """
+    if not model.is_backend_compatible():
+        return "its attention does not use transformers' interface for masks"
+    return difference(BatchedForward(model, 2), model)

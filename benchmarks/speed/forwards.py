@@ -1,0 +1,179 @@
+"""Tokens per second of the forward passes of ``agents.local``, in one torch thread.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.speed.forwards [repeats] [folder of a model]
+
+Models of several families with about a million parameters and random weights, or the model of the
+folder. 1, 8 and 32 rows with prompts of 24 to 40 tokens, 64 new tokens each at temperature 1. The
+forward passes alternate, so that a busy machine slows all of them: ``thin`` (Llama, Mistral, Qwen2,
+Qwen3), ``batched`` (transformers' own forward pass in batches) and ``transformers`` (one row at a
+time).
+
+``admission`` plays the multi-turn episodes of :mod:`benchmarks.speed.generation` with
+``batched``: continuously, and in waves (``deterministic=True``).
+
+Prints one line of JSON: median tokens per second, their ratios, and the load of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from agents.completion import SamplingParams
+from agents.local import LocalPolicy
+from agents.local.batched import BatchedForward
+from agents.local.engine import Engine
+from agents.local.fallback import TransformersForward
+from agents.local.forward import Forward, ThinForward, thin_obstacle
+from agents.local.request import Request
+from agents.local.stops import StopStringTable
+from benchmarks.speed.generation import engine, make_model, make_tokenizer, make_work
+
+ROWS = (1, 8, 32)
+NEW_TOKENS = 64
+SHAPE: dict[str, Any] = {
+    "vocab_size": 259,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 2048,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+def gemma3() -> Any:
+    kinds = ["sliding_attention"] * 3 + ["full_attention"]
+    config = Gemma3TextConfig(**SHAPE, sliding_window=64, layer_types=kinds)
+    return Gemma3ForCausalLM(config).eval()
+
+
+def qwen3_moe() -> Any:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 192}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SHAPE, **experts)).eval()
+
+
+def gpt2() -> Any:
+    shape = {"n_positions": 2048, "n_embd": 128, "n_layer": 4, "n_head": 4}
+    config = GPT2Config(vocab_size=259, **shape, bos_token_id=None, eos_token_id=None)
+    return GPT2LMHeadModel(config).eval()
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "qwen3": make_model,
+    "gemma3": gemma3,
+    "qwen3_moe": qwen3_moe,
+    "gpt2": gpt2,
+}
+
+
+def seconds(model: Any, make: Callable[[Any, int], Forward], rows: int) -> float:
+    """Seconds of one batch from an empty cache to the last token."""
+    rng = np.random.default_rng(rows)
+    runner = Engine(
+        model,
+        make(model, rows),
+        StopStringTable(make_tokenizer(), 0),
+        max_slots=rows,
+        context_window=512,
+        prefill_tokens=1024,
+        seed=0,
+    )
+    for seed in range(rows):
+        prompt = rng.integers(0, 256, rng.integers(24, 41)).tolist()
+        params = SamplingParams(max_tokens=NEW_TOKENS, seed=seed)
+        runner.submit(Request(prompt, params))
+    start = time.perf_counter()
+    with torch.inference_mode():
+        while runner.busy:
+            runner.step()
+    return time.perf_counter() - start
+
+
+def compare(model: Any, repeats: int) -> dict[str, object]:
+    """Median tokens per second of every forward pass, by the number of rows."""
+    makes: dict[str, Callable[[Any, int], Forward]] = {
+        "batched": BatchedForward,
+        "transformers": TransformersForward,
+    }
+    if thin_obstacle(model, 512) is None:
+        makes["thin"] = ThinForward
+    found: dict[str, object] = {}
+    for rows in ROWS:
+        taken: dict[str, list[float]] = {name: [] for name in makes}
+        for round_ in range(repeats + 1):
+            for name, make in makes.items():
+                used = seconds(model, make, rows)
+                if round_:  # the first one warms up
+                    taken[name].append(used)
+        tokens = {name: rows * NEW_TOKENS / statistics.median(s) for name, s in taken.items()}
+        batched = tokens["batched"]
+        ratios = {f"batched / {n}": round(batched / t, 2) for n, t in tokens.items()}
+        del ratios["batched / batched"]
+        found[f"{rows} rows"] = {name: round(t) for name, t in tokens.items()} | ratios
+    return found
+
+
+async def admission(repeats: int) -> dict[str, float]:
+    """Tokens per second of multi-turn episodes, admitted continuously and in waves."""
+    episodes = make_work("multi_turn")
+    num_tokens = sum(sum(episode.turns) for episode in episodes)
+    tokenizer = make_tokenizer()
+    policies = {
+        name: LocalPolicy(gemma3(), tokenizer, max_slots=32, deterministic=name == "waves")
+        for name in ("continuous", "waves")
+    }
+    taken: dict[str, list[float]] = {name: [] for name in policies}
+    for round_ in range(repeats + 1):
+        for name, policy in policies.items():
+            start = time.perf_counter()
+            await engine(policy, episodes, round_)
+            if round_:
+                taken[name].append(time.perf_counter() - start)
+            await policy.load_weights(None, round_)
+    for policy in policies.values():
+        await policy.close()
+    tokens = {name: num_tokens / statistics.median(used) for name, used in taken.items()}
+    ratio = tokens["continuous"] / tokens["waves"]
+    return {**{name: round(t) for name, t in tokens.items()}, "ratio": round(ratio, 2)}
+
+
+def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    torch.set_num_threads(1)
+    result: dict[str, object] = {"repeats": repeats, "torch": torch.__version__}
+    if len(sys.argv) > 2:
+        model = AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float32).eval()
+        result[type(model).__name__] = compare(model, repeats)
+    else:
+        for name, make in MODELS.items():
+            result[name] = compare(make(), repeats)
+        result["admission"] = asyncio.run(admission(repeats))
+    result["load_average"] = os.getloadavg()
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
