@@ -47,6 +47,15 @@ async def test_lone_surrogates_reach_a_submission_and_come_back(either):
     assert [outcome.value for outcome in verdict.outcomes] == [test.expected for test in made]
 
 
+async def test_every_code_point_reaches_a_submission_and_comes_back(either):
+    texts = ["".join(map(chr, range(first, first + (1 << 16)))) for first in (0, 1 << 16, 16 << 16)]
+    texts.append("\ud83d\ude00" * 20_000 + texts[0][::-1])
+    source = "def f(x): return x, len(x), hash(x) == hash(''.join(map(chr, map(ord, x))))"
+    tests = [CallTest((text,), (text, len(text), True)) for text in texts]
+    verdict = await either.grade(source, tests, "f", limits=Limits(wall_s=20.0))
+    assert [outcome.kind for outcome in verdict.outcomes] == [OutcomeKind.PASSED] * 4
+
+
 async def test_lone_surrogates_pass_between_a_submission_and_its_test_code(either):
     source = "def f(x): return x, [ord(c) for c in x]"
     tests = [
