@@ -209,6 +209,10 @@ class Session:
             self._end_reason = "the sandbox failed, or was closed"
             return
 
+    def drop_files(self) -> None:
+        """Free the given files, which take memory here. A restart no longer writes them."""
+        self._request = replace(self._request, files=())
+
     async def run(self, code: str, *, wall_s: float | None = None) -> CallResult:
         """Run code in the interpreter and return its output, value or traceback.
 

@@ -121,8 +121,6 @@ class HostedSessions:
             case {"op": "run", "code": str(code), "wall_s": None | int() | float() as wall_s}:
                 result = await session.run(code, wall_s=wall_s)
                 return {"result": wire.fields_of(result)}
-            case {"op": "restart"}:
-                await session.restart()
             case {"op": "fork", "twin": int(name)}:
                 with self._reserved(name):
                     self._sessions[name] = await session.fork()
@@ -157,6 +155,7 @@ class HostedSessions:
                 raise wire.WireError("settings: files, limits, idle_s and life_s")
         with self._reserved(name):
             await session.start()
+            session.drop_files()  # the client sends them again for a restart
             self._sessions[name] = session
 
     @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import pickle
 import threading
 import time
 import zlib
@@ -166,6 +167,32 @@ async def test_sessions_started_under_one_number_are_one(http, sandbox):
         assert sum("error" not in answer for answer in answers) == 1
         assert sandbox.executor.session_permits.in_flight == 1
     await until(lambda: sandbox.executor.session_permits.in_flight == 0)
+
+
+async def test_sessions_that_have_ended_keep_no_files_on_the_server(server, monkeypatch):
+    """A connection may have 4096 ended sessions, and files were kept for each: 25 MiB of 25."""
+    made = []
+
+    def traced(*arguments) -> hosted_module.HostedSessions:
+        made.append(hosted_module.HostedSessions(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(server_module, "HostedSessions", traced)
+    runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    async with make_sandbox(f"http://{host}:{port}") as client:
+        session = client.session({"data": "x" * (1 << 20)})
+        await session.start()
+        await session.run("import os; os._exit(0)")
+        (kept,) = made[0]._sessions.values()
+        assert kept.over and len(pickle.dumps(kept._request)) < 10_000
+        await session.restart()
+        assert (await session.run("len(open('data').read())")).value == str(1 << 20)
+        await session.close()
+        assert not made[0]._sessions
+    await runner.cleanup()
 
 
 async def test_a_long_message_about_a_session_is_decoded_beside_the_loop(http, monkeypatch):
