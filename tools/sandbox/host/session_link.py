@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +14,10 @@ from tools.sandbox.inside import frames
 
 _SLACK = 1 << 16
 """Number of bytes of a frame in addition to output and text."""
+
+
+_REPORT_KEPT = 1 << 12
+"""Number of bytes of standard error that an ended branch keeps."""
 
 
 class Frame(NamedTuple):
@@ -28,7 +34,8 @@ class Branch:
         self.link = link
         self.number = number
         self.report: bytes | None = None
-        """The supervisor's last report, or None if the interpreter runs or was lost."""
+        """The supervisor's last report without output, or None if the interpreter runs or was
+        lost."""
         self._on_end: Callable[[], None] | None = on_end
         self.waiting: asyncio.Future[Frame] | None = None
         """Future answer to the last frame. It is kept if the caller was cancelled."""
@@ -174,7 +181,7 @@ class SessionLink:
         if branch is None:
             return
         if frame.operation == frames.ENDED:
-            branch.report = frame.body
+            branch.report = _without_output(frame.body)
         if frame.operation == frames.ENDED or (frame.operation == frames.STARTED and frame.body):
             del self._branches[number]
             branch.finish()
@@ -198,3 +205,14 @@ class SessionLink:
                 answer.set_exception(LostError("the session's supervisor is gone"))
                 answer.exception()  # marks it as retrieved: its caller may have been cancelled
         self._on_close(self)
+
+
+def _without_output(report: bytes) -> bytes:
+    """A last report with only the end of standard error, because a session may stay unclosed."""
+    if len(report) <= _REPORT_KEPT:
+        return report
+    (length,) = struct.unpack_from("!I", report)
+    head = json.loads(report[4 : 4 + length])
+    errors = report[4 + length + head["sizes"][0] :][-_REPORT_KEPT:]
+    data = json.dumps({**head, "sizes": [0, len(errors)]}).encode()
+    return struct.pack("!I", len(data)) + data + errors

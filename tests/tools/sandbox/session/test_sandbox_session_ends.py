@@ -93,6 +93,16 @@ async def test_output_before_a_crash_is_kept(session):
     assert (result.stdout, result.stderr, result.over) == ("said\n", "bad\n", True)
 
 
+async def test_an_ended_session_keeps_its_end_but_not_its_output(session):
+    result = await session.run(
+        "import os, sys\nprint('x' * 800_000)\nprint('y' * 500_000, file=sys.stderr)\nos._exit(3)"
+    )
+    assert (len(result.stdout), len(result.stderr)) == (800_001, 500_001)
+    assert len(session._interpreter.branch.report) < 10_000
+    with pytest.raises(SessionOver, match="it exited with code 3"):
+        await session.run("1")
+
+
 async def test_a_session_continues_after_a_memory_error(session):
     await session.run("x = 1")
     result = await session.run("block = bytearray(1 << 30)")
