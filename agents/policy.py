@@ -128,9 +128,12 @@ class Sleeper(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Free the device's memory, if configured. No requests follow until :meth:`wake`."""
+        """Free the device's memory, if configured.
+
+        No requests follow until :meth:`wake` and the next :meth:`Policy.load_weights`.
+        """
         ...
 
     async def wake(self) -> None:
-        """Allocate the memory again."""
+        """Take the memory again, at least as much as loading the weights needs."""
         ...

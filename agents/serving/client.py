@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import aiohttp
 
@@ -135,6 +135,28 @@ class EngineClient(Protocol):
 
     async def num_tokens(self) -> float | None:
         """Number of tokens read and sampled since the start, or None if unknown."""
+        ...
+
+
+@runtime_checkable
+class SleepingClient(Protocol):
+    """A client of an engine that can free its device's memory, for a learner on the same device.
+
+    The engine wakes in two stages. Loading weights needs room, so the cache comes back after it.
+    """
+
+    async def sleep(self) -> None:
+        """Move the weights to the host's memory, and drop all keys and values.
+
+        Running requests wait until the next :meth:`EngineClient.load`.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """Bring back the weights.
+
+        The next :meth:`EngineClient.load` replaces them, then brings back the cache and resumes.
+        """
         ...
 
 

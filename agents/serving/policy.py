@@ -72,6 +72,8 @@ class ServerPolicy:
         max_num_seqs: number of requests that a server computes at the same time, if the server does
             not report it. The other requests wait here
             (:class:`~agents.serving.dispatch.Dispatcher`).
+        sleeps: whether the servers free their device's memory while the learner learns. Their
+            clients must be :class:`~agents.serving.client.SleepingClient`.
     """
 
     engine: ClassVar[str] = "server"
@@ -91,7 +93,9 @@ class ServerPolicy:
         context_window: int,
         timeouts: Timeouts | None = None,
         max_num_seqs: int = 64,
+        sleeps: bool = False,
     ) -> None:
+        self.sleeps = sleeps
         self._servers = list(servers)
         self._publisher = publisher
         self._prober = prober
@@ -201,6 +205,19 @@ class ServerPolicy:
     def end(self, session: str) -> None:
         """Forget an episode that is over."""
         self._dispatcher.end(session)
+
+    async def sleep(self) -> None:
+        """Give the device's memory to the learner, if configured."""
+        if self.sleeps:
+            await all_of(server.sleep() for server in self._servers)
+
+    async def wake(self) -> None:
+        """Take the memory for the weights again, if configured.
+
+        The next :meth:`load_weights` takes the memory of the cache, and requests continue.
+        """
+        if self.sleeps:
+            await all_of(server.wake() for server in self._servers)
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
         """Load weights on every server, and verify each.

@@ -18,6 +18,7 @@ from agents.serving.client import (
     EngineClient,
     EngineRunner,
     PublishedWeights,
+    SleepingClient,
     wait_until_ready,
 )
 from agents.serving.errors import Broken, Lost, Refused, ServerGone, Unreachable
@@ -80,6 +81,9 @@ class ManagedServer:
         self._lost: asyncio.Future[Unreachable]
         self._recovery: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
+        self._device_free = asyncio.Event()
+        """Whether the server may use its device. Cleared while the server sleeps."""
+        self._device_free.set()
         self._restarts = 0
         self._tokens: float | None = None
         self._num_done = 0
@@ -111,6 +115,8 @@ class ManagedServer:
             return f"given up: {self.broken}"
         if not self.is_ready:
             return "starting" if self._recovery is None else "restarting"
+        if not self._device_free.is_set():
+            return "asleep"
         if self._loading.locked():
             return "loading weights"
         return f"ready, {self.num_running} requests"
@@ -177,6 +183,36 @@ class ManagedServer:
         finally:
             asking.cancel()
 
+    async def sleep(self) -> None:
+        """Free the device's memory until :meth:`wake`.
+
+        A server that cannot sleep is stopped. It starts again after :meth:`wake`, because until
+        then a learner has the memory.
+        """
+        # A server that recovers uses the device now, and could not be asked to sleep.
+        await self._changed.wait()
+        self._device_free.clear()
+        if self.broken is not None:
+            return
+        assert isinstance(self.client, SleepingClient)
+        try:
+            await self.client.sleep()
+        except (Unreachable, Refused) as error:
+            if self._runner is not None:
+                await self._runner.stop()
+            self.mark_unhealthy(Broken(f"it did not sleep: {error}"))
+
+    async def wake(self) -> None:
+        """Take the device again. Requests wait until the next :meth:`load`."""
+        self._device_free.set()
+        if not self.is_ready:
+            return
+        assert isinstance(self.client, SleepingClient)
+        try:
+            await self.client.wake()
+        except (Unreachable, Refused) as error:
+            self.mark_unhealthy(Broken(f"it did not wake up: {error}"))
+
     async def load(self, weights: PublishedWeights, version: int) -> tuple[float, Proof]:
         """Load weights and verify them. Returns the seconds of loading, and the proof.
 
@@ -214,7 +250,7 @@ class ManagedServer:
     async def check_progress(self, stall_s: float) -> None:
         """Mark the server unhealthy if it has requests but no token came for ``stall_s``."""
         now = time.monotonic()
-        if self.num_running == 0 or self._loading.locked():
+        if self.num_running == 0 or self._loading.locked() or not self._device_free.is_set():
             self._progress_at = now
             return
         try:
@@ -340,6 +376,7 @@ class ManagedServer:
         if self._runner is not None:
             await self._runner.stop()
             self._restarts += 1
+            await self._device_free.wait()
             await self._reach()
         else:
             await wait_until_ready(self.client, self._start_s, retry_refused=True)

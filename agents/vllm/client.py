@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from agents.digests.comparison import LoadedDigests
 from agents.digests.turnwise_digests import EXTENSION
 from agents.serving.client import FIRST, Connect, PublishedWeights
 from agents.serving.errors import Broken, Refused, Unreachable
+from agents.serving.http import call
 from agents.vllm.adapter import (
     ADAPTER,
     adapter_ids,
@@ -38,10 +38,6 @@ from agents.vllm.sampling import UNBOUNDED, BadAnswer, Expected, NoSupport, samp
 
 logger = logging.getLogger(__name__)
 _PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
-_RETRYABLE = (408, 425, 429)
-"""Statuses below 500 after which the request may be retried."""
-_MAX_ERROR = 300
-"""Maximum number of characters of a server's error that messages quote."""
 
 
 class VLLMClient:
@@ -79,6 +75,8 @@ class VLLMClient:
         """Whether the workers report digests of their parameters (``--worker-extension-cls``)."""
         self.num_running = 0
         """Number of requests without a response."""
+        self._cache_sleeps = False
+        """Whether the cache of keys and values has no memory, since :meth:`sleep`."""
 
     @classmethod
     def at(cls, url: str) -> Connect:
@@ -186,6 +184,10 @@ class VLLMClient:
             loaded = await self._receive_watched(weights, known=known)
             label = {"new_version": str(version)}
             await self._call("POST", "/update_weight_version", self._short_s, label)
+            if self._cache_sleeps:
+                # Last: loading needs room, and vLLM resumes as soon as all memory is back.
+                await self._call("POST", "/wake_up?tags=kv_cache", self._load_s, as_text=True)
+                self._cache_sleeps = False
             await self._call("POST", "/resume", self._short_s)
             return loaded
         except Refused as refusal:
@@ -193,6 +195,24 @@ class VLLMClient:
                 f"{refusal}; weights are loaded by /pause, /collective_rpc and "
                 f"/update_weight_version: start the server with VLLM_SERVER_DEV_MODE=1"
             ) from refusal
+
+    async def sleep(self) -> None:
+        """Free the device's memory; see :class:`~agents.serving.client.SleepingClient`.
+
+        Raises:
+            Unreachable: the server does not sleep in time.
+            Refused: the server was not started with ``--enable-sleep-mode``.
+        """
+        await self._call("POST", "/sleep?level=1&mode=keep", self._load_s, as_text=True)
+        self._cache_sleeps = True
+
+    async def wake(self) -> None:
+        """Bring the weights back; the next :meth:`load` brings the cache back, and resumes.
+
+        Raises:
+            Unreachable: the server does not wake up in time.
+        """
+        await self._call("POST", "/wake_up?tags=weights", self._load_s, as_text=True)
 
     async def _receive_watched(
         self, weights: PublishedWeights, *, known: bool
@@ -259,8 +279,8 @@ class VLLMClient:
         self._adapter, self.model = str(link), ADAPTER
         return False
 
-    async def _on_workers(self, call: Mapping[str, Any]) -> Any:
-        return await self._call("POST", "/collective_rpc", self._load_s, call)
+    async def _on_workers(self, command: Mapping[str, Any]) -> Any:
+        return await self._call("POST", "/collective_rpc", self._load_s, command)
 
     async def version(self) -> str:
         """The version label of the server's weights.
@@ -359,36 +379,9 @@ class VLLMClient:
         *,
         as_text: bool = False,
     ) -> Any:
-        timeout = aiohttp.ClientTimeout(total=deadline_s)
         # After a 500 the server closes a connection that it announced to keep alive.
-        headers = {} if path in ENDPOINTS.values() else {"Connection": "close"}
-        try:
-            async with self._session.request(
-                method, self.url + path, json=body, timeout=timeout, headers=headers
-            ) as response:
-                text = await response.text()
-                status = response.status
-        except TimeoutError as error:
-            raise Unreachable(f"{self.url}{path} did not answer within {deadline_s:g} s") from error
-        # A closed session raises RuntimeError; a response may be invalid text.
-        except (aiohttp.ClientError, OSError, RuntimeError, UnicodeDecodeError) as error:
-            raise Unreachable(f"{self.url}{path}: {type(error).__name__}: {error}") from error
-        if status >= 500 or status in _RETRYABLE:
-            raise Unreachable(f"{self.url}{path} answered {status}: {_error_in(text)}")
-        if status >= 400:
-            raise Refused(f"{self.url}{path} answered {status}: {_error_in(text)}", status)
-        if as_text:
-            return text
-        try:
-            return json.loads(text) if text else {}
-        except json.JSONDecodeError as error:
-            raise Unreachable(f"{self.url}{path} answered no JSON: {text[:_MAX_ERROR]}") from error
-
-
-def _error_in(text: str) -> str:
-    """The message of a server's error."""
-    try:
-        message = json.loads(text)["error"]["message"]
-    except (json.JSONDecodeError, KeyError, TypeError):
-        message = text
-    return str(message)[:_MAX_ERROR]
+        return await call(
+            *(self._session, method, self.url + path, deadline_s, body),
+            as_text=as_text,
+            keep_alive=path in ENDPOINTS.values(),
+        )

@@ -56,6 +56,8 @@ class Engine:
         """Whether the engine reports the sampling support."""
         self.num_running = 0
         """Number of requests without a response."""
+        self._cache_sleeps = False
+        """Whether the cache of keys and values has no memory, since :meth:`sleep`."""
         self._adapter: Path | None = None
         """Folder of the first loaded adapter, which requests name, or None without an adapter."""
 
@@ -136,6 +138,10 @@ class Engine:
         await self._do("pause", llm.pause_generation(mode="keep", clear_cache=True), self._load_s)
         loaded = await self._receive_watched(weights)
         await self._do("label weights", llm.update_weight_version(str(version)), self._short_s)
+        if self._cache_sleeps:
+            # Last: loading needs room, and vLLM resumes as soon as all memory is back.
+            await self._do("wake its cache", llm.wake_up(tags=["kv_cache"]), self._load_s)
+            self._cache_sleeps = False
         await self._do("resume", llm.resume_generation(), self._short_s)
         return loaded
 
@@ -187,22 +193,22 @@ class Engine:
         return float(sum(metric.value for metric in found)) if found else None
 
     async def sleep(self) -> None:
-        """Free the device's memory: move weights to the host, and drop keys and values.
-
-        Running requests wait.
+        """Free the device's memory; see :class:`~agents.serving.client.SleepingClient`.
 
         Raises:
             Unreachable: the engine does not sleep in time.
         """
-        await self._do("sleep", self._llm().sleep(level=1, mode="keep"), self._load_s)
+        sleeping = self._llm().sleep(level=1, mode="keep")
+        await self._do("sleep", sleeping, self._load_s)
+        self._cache_sleeps = True
 
     async def wake(self) -> None:
-        """Allocate the device's memory again, and resume.
+        """Bring the weights back; the next :meth:`load` brings the cache back, and resumes.
 
         Raises:
             Unreachable: the engine does not wake up in time.
         """
-        await self._do("wake up", self._llm().wake_up(), self._load_s)
+        await self._do("wake up", self._llm().wake_up(tags=["weights"]), self._load_s)
 
     def _llm(self) -> Any:
         llm = self._current()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from agents.serving.client import WeightPublisher
-from agents.serving.errors import Unreachable
 from agents.serving.policy import Timeouts
 from agents.serving.probe import Prober
 from agents.serving.server import ManagedServer
-from agents.vllm.engine import Engine
 from agents.vllm.engine_process import VLLMEngineProcess
 from agents.vllm.policy import VLLMServerPolicy
 
@@ -37,35 +35,15 @@ class VLLMEnginePolicy(VLLMServerPolicy):
         load_s: float = 120.0,
     ) -> None:
         self._server = ManagedServer(prober, runner=process, start_s=start_s, load_s=load_s)
-        self.sleeps = process.config.sleep
-        """Whether the engine frees its memory while the learner learns."""
         super().__init__(
-            [self._server], publisher, prober, context_window=context_window, timeouts=timeouts
+            *([self._server], publisher, prober),
+            context_window=context_window,
+            timeouts=timeouts,
+            sleeps=process.config.sleep,
         )
-
-    async def sleep(self) -> None:
-        """Give the device's memory to the learner, if configured.
-
-        An engine that fails to sleep is restarted, awake.
-        """
-        await self._rest(asleep=True)
-
-    async def wake(self) -> None:
-        """Allocate the device's memory again."""
-        await self._rest(asleep=False)
 
     def facts(self) -> dict[str, object]:
         """Properties of the policy that a run records."""
         import vllm
 
         return {"policy": "vllm-engine", "vllm": vllm.__version__, "sleep": self.sleeps}
-
-    async def _rest(self, *, asleep: bool) -> None:
-        if not self.sleeps or not self._server.is_ready:
-            return
-        engine = self._server.client
-        assert isinstance(engine, Engine)
-        try:
-            await (engine.sleep() if asleep else engine.wake())
-        except Unreachable as error:
-            self._server.mark_unhealthy(error)

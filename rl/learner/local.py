@@ -76,6 +76,7 @@ class LocalLearner:
         """Metrics of the update that made the current version, or None if no update made it."""
         self._updater: Updater | None = None
         self._offloader: Offloader | None = None
+        self._offloaded = False
         if spec.training is not None:
             self._updater = Updater(
                 self.model,
@@ -131,8 +132,8 @@ class LocalLearner:
 
     async def onload(self) -> None:
         """Move the state back to the device."""
-        if self.model.device.type == "cuda" and self._offloader is not None:
-            await self._thread.do(self._offloader.onload)
+        if self.model.device.type == "cuda":
+            await self._thread.do(self._onload)
 
     async def close(self) -> None:
         """Wait until running calls are done. The thread stays, because the host owns it."""
@@ -164,7 +165,13 @@ class LocalLearner:
     def _offload(self) -> None:
         if self._offloader is not None:
             self._offloader.offload()
+        self._offloaded = True
         torch.cuda.empty_cache()
+
+    def _onload(self) -> None:
+        if self._offloader is not None:
+            self._offloader.onload()
+        self._offloaded = False
 
     def _save(self, folder: Path, state: Mapping[str, Any] | None, resumable: bool) -> None:
         if resumable:
@@ -186,6 +193,8 @@ class LocalLearner:
         if only_weights and self._updater is not None:
             self._updater.optimizer.take_weights()
         self.version, self._metrics = version, None
+        if self._offloaded:
+            self._offload()  # The checkpoint's state is on the device, which the policy uses.
         return state
 
     def _read(self, folder: Path) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from agents.serving import ManagedServer, Timeouts, WeightsDiffer
+from agents.serving.client import EngineRunner
 from agents.serving.probe import Proof
 from agents.vllm import VLLMClient, VLLMServerPolicy
 
@@ -31,6 +32,10 @@ class ScriptedServer:
         self.raw: bytes | None = None
         """What it answers once instead."""
         self.asked: list[list[int]] = []
+        self.calls: list[str] = []
+        """The calls that change weights or memory, in order."""
+        self.sleepless = False
+        """Whether it fails to sleep."""
         self.running = 0
         self._looks = 0
         self._seats = asyncio.Semaphore(max_num_seqs)
@@ -52,6 +57,8 @@ class ScriptedServer:
         app.router.add_post("/collective_rpc", self._load)
         app.router.add_post("/update_weight_version", self._label)
         app.router.add_post("/resume", self._resume)
+        app.router.add_post("/sleep", self._sleep)
+        app.router.add_post("/wake_up", self._wake)
         paths = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
         app.router.add_post(paths[self.endpoint], self._generate)
         return app
@@ -74,6 +81,7 @@ class ScriptedServer:
 
     async def _pause(self, request: web.Request) -> web.Response:
         self.goes.clear()
+        self.calls.append(f"pause clear_cache={request.query['clear_cache']}")
         # vLLM waits for those that it computes; those in its queue stay there.
         while request.query["mode"] == "wait" and self.running:
             await asyncio.sleep(0.005)
@@ -81,6 +89,7 @@ class ScriptedServer:
 
     async def _load(self, request: web.Request) -> web.Response:
         self.weights = int(Path((await request.json())["kwargs"]["weights_path"]).name)
+        self.calls.append("load")
         return web.json_response({})
 
     async def _label(self, request: web.Request) -> web.Response:
@@ -89,7 +98,19 @@ class ScriptedServer:
 
     async def _resume(self, request: web.Request) -> web.Response:
         self.goes.set()
+        self.calls.append("resume")
         return web.json_response({})
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        self.calls.append(f"sleep level={request.query['level']}")
+        if self.sleepless:
+            return web.json_response({"error": {"message": "no room on the host"}}, status=500)
+        self.goes.clear()
+        return web.json_response({"status": "sleeping"})
+
+    async def _wake(self, request: web.Request) -> web.Response:
+        self.calls.append(f"wake {request.query['tags']}")
+        return web.json_response({"status": "awake"})
 
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -144,19 +165,28 @@ class NumberProber:
 
 
 async def opened(
-    script: ScriptedServer, server: TestServer, *, stall_s: float = 60.0
+    script: ScriptedServer,
+    server: TestServer,
+    *,
+    stall_s: float = 60.0,
+    sleeps: bool = False,
+    runner: EngineRunner | None = None,
 ) -> VLLMServerPolicy:
-    """A policy on a scripted server, with the weights 1."""
+    """A policy on a scripted server, which ``runner`` starts if given, with the weights 1."""
     prober = NumberProber(script)
-    managed = ManagedServer(
-        prober, connect=VLLMClient.at(str(server.make_url(""))), start_s=5, load_s=5, short_s=2
+    reach = (
+        {"runner": runner}
+        if runner is not None
+        else {"connect": VLLMClient.at(str(server.make_url("")))}
     )
+    managed = ManagedServer(prober, **reach, start_s=5, load_s=5, short_s=2)
     policy = VLLMServerPolicy(
         [managed],
         NumberedFolders(),
         prober,
         context_window=64,
         timeouts=Timeouts(request_s=30.0, stall_s=stall_s),
+        sleeps=sleeps,
     )
     await policy.open()
     await policy.load_weights({}, 1)

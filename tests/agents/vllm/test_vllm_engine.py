@@ -193,20 +193,24 @@ async def test_a_failed_load_leaves_the_engine_paused_and_the_next_one_mends_it(
     assert far(engine.model, completion, 1.0) < 1e-4
 
 
-async def test_an_engine_that_sleeps_answers_when_it_is_awake_again(engine):
-    # On a CPU no memory is freed; what is asked meanwhile waits all the same.
+async def test_an_engine_that_sleeps_answers_with_new_weights_when_all_of_it_is_awake(engine):
+    # On a CPU no memory is freed; vLLM counts what sleeps all the same.
+    llm = engine._server._runner.llm
     await engine.sleep()
-    assert not await engine._server._runner.llm.is_sleeping(), "it is not configured to"
+    assert not await llm.is_sleeping(), "it is not configured to"
     engine.sleeps = True
     await engine.sleep()
-    assert await engine._server._runner.llm.is_sleeping()
+    assert await llm.is_sleeping()
     asked = asyncio.create_task(engine.generate(PROMPT, SamplingParams(max_tokens=8, seed=1)))
-    await asyncio.sleep(0.3)
-    assert not asked.done()
     await engine.wake()
+    await asyncio.sleep(0.3)
+    assert await llm.is_sleeping(), "the cache wakes after the load"
+    assert not asked.done()
+    await update(engine, 0.1)
+    assert not await llm.is_sleeping()
     completion = await asyncio.wait_for(asked, 30)
+    assert completion.versions == (engine.version,) * 8
     assert far(engine.model, completion, 1.0) < 1e-4
-    await update(engine)
     engine.sleeps = False
 
 

@@ -22,6 +22,7 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.learner.checkpoint import load_trainer_state
 from rl.learner.local import open_local
+from rl.learner.memory.offloading import Offloader
 from rl.learner.registration import check_learner, open_of, register
 from rl.learner.seam import Experience, Host, LearnerLost, LearnerSpec, TrainingSpec
 from rl.learner.settings import OptimizerConfig
@@ -190,6 +191,25 @@ async def test_an_update_starts_from_loaded_weights(toy_model, groups, tmp_path)
         assert_same(await tensors(learner), expected)
         await learner.update(Experience(groups), 5)
         assert_same(await tensors(learner), expected)
+
+
+async def test_a_checkpoint_loaded_while_the_policy_has_the_device_is_offloaded(
+    toy_model, groups, tmp_path, monkeypatch
+):
+    """A resumed run loads its checkpoint after the policy took the memory."""
+    moves = []
+    offload = Offloader.offload
+    monkeypatch.setattr(Offloader, "offload", lambda self: moves.append("out") or offload(self))
+    async with opened(open_local, toy_model, dtype="bfloat16") as learner:
+        await learner.update(Experience(groups), 1)
+        await learner.save(tmp_path / "c", resumable=True)
+        learner._offload()  # A learner on a CPU ignores the verb.
+        await learner.load(tmp_path / "c")
+        assert moves == ["out", "out"]
+        learner._onload()
+        await learner.load(tmp_path / "c")
+        assert moves == ["out", "out"]
+        await learner.update(Experience(groups), 2)
 
 
 async def test_a_learner_without_training_is_not_trained(toy_model, groups):
