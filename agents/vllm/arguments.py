@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,11 @@ ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 process on a CPU, and the scheduler busy-waits for its results. This costs one and a half cores and
 delays the reading of new requests, sometimes for seconds. VLLM does not accept the short name "uni"
 here."""
+_PARALLEL = (
+    *("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"),
+    *("--data-parallel-size", "-dp"),
+)
+"""Options whose values multiply the number of GPUs."""
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts as the maximum rank of an adapter."""
 MAX_RANK = _RANKS[-1]
@@ -59,6 +64,10 @@ class StartConfig:
     """Rank of the adapter that vLLM loads instead of weights, or 0 if vLLM loads all weights."""
     lora_targets: tuple[str, ...] = ()
     """Layers that the adapter changes, by the last part of their names."""
+    gpu_memory: float = 0.0
+    """Fraction of the GPU's memory for vLLM. 0 is vLLM's own default, for a GPU of its own."""
+    sleep: bool = False
+    """Whether vLLM can free its GPU's memory during updates."""
     log: Path | None = None
     """A file for vLLM's output, or None to drop the output."""
 
@@ -90,6 +99,10 @@ class StartConfig:
             # By default vLLM 0.32 includes the output head. On a CPU that crashes its engine if a
             # prompt's log-probabilities are requested while other requests are sampled.
             arguments["lora_target_modules"] = list(self.lora_targets)
+        if self.gpu_memory and not self.cpu:
+            arguments["gpu_memory_utilization"] = self.gpu_memory
+        if self.sleep and not self.cpu:
+            arguments["enable_sleep_mode"] = True
         if self.cpu:
             arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**27, "block_size": 32}
             # Otherwise a seeded prompt computed in two chunks crashes vLLM 0.32's engine, which
@@ -118,6 +131,24 @@ def as_words(arguments: Mapping[str, Any]) -> list[str]:
         elif not isinstance(value, bool):
             words.append(str(value))
     return words
+
+
+def num_gpus(words: Sequence[str]) -> int:
+    """Number of GPUs of a server with these words on its command line.
+
+    Raises:
+        ValueError: a number of parallel processes is missing or no integer.
+    """
+    count = 1
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        if name in _PARALLEL:
+            try:
+                count *= int(value if equals else words[i + 1])
+            except (ValueError, IndexError) as error:
+                raise ValueError(f"arguments: {name} needs an integer") from error
+    return count
 
 
 def split_words(text: str) -> tuple[str, ...]:

@@ -50,10 +50,6 @@ _CHECK_S = 0.1
 class EngineConfig(StartConfig):
     """How an engine is started."""
 
-    gpu_memory: float = 0.4
-    """Fraction of the GPU's memory for the engine. The learner has the rest."""
-    sleep: bool = False
-    """Whether the engine can free its memory during updates."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Additional arguments, by the names of vLLM's AsyncEngineArgs."""
 
@@ -63,8 +59,6 @@ class EngineConfig(StartConfig):
         extension = f"{WeightDigests.__module__}.{WeightDigests.__qualname__}"
         values = self.core_arguments() | {"use_tqdm_on_load": False}
         values["worker_extension_cls"] = extension
-        if not self.cpu:
-            values |= {"gpu_memory_utilization": self.gpu_memory, "enable_sleep_mode": self.sleep}
         return values | dict(self.arguments)
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rl.errors import UsageError
 from rl.policies.engine import PolicyContext, RunSettings
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _ASLEEP = 1 << 30
 """Bytes of a sleeping vLLM on the GPU, for its graphs and buffers: an estimate."""
+_SHARE = 0.4
+"""Fraction of the learner's GPU for vLLM, if none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +34,10 @@ class VLLM(ServerEngine):
     """Settings of vLLM, in servers and in this process."""
 
     loads_adapters = True
-    shares_gpu: ClassVar[bool] = False
-    """Whether vLLM computes on the learner's device."""
 
+    sleep: bool = False
+    """Free vLLM's memory while the learner learns, on one GPU that both use in turns. Needs a
+    GPU."""
     transfer: Literal["files", "ipc", "nccl"] = "files"
     """How vLLM gets the weights: "files", or vLLM's own transfer, either between two GPUs ("nccl")
     or on one GPU ("ipc"). vLLM's own transfer needs vLLM in this interpreter as well."""
@@ -43,6 +46,33 @@ class VLLM(ServerEngine):
     def urls(self) -> list[str]:
         """URLs of running servers."""
         return []
+
+    @property
+    def gpu_share(self) -> float:
+        """Fraction of the learner's GPU for vLLM. 0: vLLM computes elsewhere."""
+        return 0.0
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether vLLM frees its memory while the learner learns."""
+        return self.sleep
+
+    def device_memory(self, device: DeviceFacts) -> PolicyMemory:
+        """The share of the learner's GPU, which vLLM frees asleep while the learner learns."""
+        share = int(self.gpu_share * device.capacity) if device.on_gpu else 0
+        return PolicyMemory(share, _ASLEEP if self.sleep and share else share)
+
+    def check_staleness(self) -> None:
+        """Reject ``sleep``, with which vLLM cannot sample while the learner learns.
+
+        Raises:
+            ValueError: ``sleep`` is set.
+        """
+        if self.sleep:
+            raise ValueError(
+                "policy.sleep must be False with staleness above 0: vLLM then samples while "
+                "the learner learns"
+            )
 
     def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
         """Reject settings that vLLM does not support on this machine.
@@ -53,6 +83,8 @@ class VLLM(ServerEngine):
         from agents.vllm.arguments import MAX_RANK
 
         super().check(config, device, lora)
+        if self.sleep and device.type == "cpu":
+            raise UsageError("policy.sleep (True) must be False on a CPU: it frees a GPU's memory")
         if lora.rank > MAX_RANK:
             raise UsageError(f"lora.rank ({lora.rank}) must be at most {MAX_RANK} with vLLM")
         if not self.urls:
@@ -87,6 +119,8 @@ class VLLM(ServerEngine):
             max_num_seqs=config.sampling.slots,
             supports=config.sampling_params.needs_support,
             transfer="" if self.transfer == "files" else self.transfer,
+            gpu_memory=self.gpu_share,
+            sleep=self.sleep,
         )
 
     def _check_transfer(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
@@ -106,15 +140,9 @@ class VLLM(ServerEngine):
             )
         if device.type != "cuda":
             raise UsageError(f"{setting} must be files on a {device.type}: the transfer needs GPUs")
-        if self.shares_gpu and self.transfer == "nccl":
+        if self.gpu_share and self.transfer == "nccl":
             raise UsageError(
-                f"{setting} must be ipc or files with policy=vllm-engine: both share a GPU"
-            )
-        if self.transfer == "nccl" and not self.urls and not device.index:
-            raise UsageError(
-                f"{setting} needs the learner on another GPU than the servers that the run starts, "
-                f"which use the first: device ({device}) must be cuda:1, for example; or give "
-                "policy.transfer=ipc"
+                f"{setting} must be ipc or files with policy={config.policy.name}: both share a GPU"
             )
         if self.weights:
             raise UsageError(
@@ -166,21 +194,75 @@ class VLLMServers(VLLM):
     """The Python interpreter that has vLLM; it may belong to another virtual environment."""
     arguments: str = ""
     """Additional command-line arguments of servers that the run starts."""
+    gpu_memory: float = 0.0
+    """Share of the learner's GPU for the server. 0 gives each server GPUs of its own, beside the
+    learner's; with policy.sleep or policy.transfer=ipc it means 0.4."""
 
     def __post_init__(self) -> None:
-        from agents.vllm.arguments import split_words
+        from agents.vllm.arguments import num_gpus, split_words
 
         super().__post_init__()
         if self.replicas < 1:
             raise ValueError(f"replicas ({self.replicas}) must be >= 1")
-        if self.url and self.arguments:
-            raise ValueError("arguments is for servers that the run starts, not policy.url")
-        split_words(self.arguments)
+        if not 0 <= self.gpu_memory < 1:
+            raise ValueError(f"gpu_memory ({self.gpu_memory}) must be at least 0 and below 1")
+        if self.url:
+            for name in ("arguments", "sleep", "gpu_memory"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} is for servers that the run starts, not policy.url")
+        num_gpus(split_words(self.arguments))
 
     @property
     def urls(self) -> list[str]:
         """URLs of running servers."""
         return [url.strip() for url in self.url.split(",") if url.strip()]
+
+    @property
+    def gpu_share(self) -> float:
+        """Fraction of the learner's GPU for the server. 0: the servers have other GPUs."""
+        if self.urls:
+            return 0.0
+        shares = self.sleep or self.transfer == "ipc"
+        return self.gpu_memory or (_SHARE if shares else 0.0)
+
+    def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
+        """Reject settings that vLLM does not support on this machine.
+
+        Raises:
+            UsageError: a setting is not supported, or there are too few GPUs.
+        """
+        super().check(config, device, lora)
+        if device.type == "cuda" and not self.urls:
+            self._gpus(device, staleness=getattr(config, "staleness", 0))
+
+    def _gpus(self, learner: torch.device, staleness: int = 0) -> list[str]:
+        """The GPUs of each server, as ``CUDA_VISIBLE_DEVICES`` names them.
+
+        Raises:
+            UsageError: there are too few GPUs.
+        """
+        from agents.vllm.arguments import num_gpus, split_words
+        from rl.policies.devices import Servers, TooFewGPUs, gpus_of_servers, visible_gpus
+
+        each, share = num_gpus(split_words(self.arguments)), self.gpu_share > 0
+        if share and self.replicas * each > 1:
+            raise UsageError(
+                f"policy.replicas ({self.replicas}) must be 1, with one GPU ({each} by "
+                f"policy.arguments), for a server that shares the learner's GPU"
+            )
+        servers = Servers(self.replicas, each, share)
+        try:
+            return gpus_of_servers(learner, servers, visible_gpus())
+        except TooFewGPUs as error:
+            one = "" if self.replicas == 1 else "policy.replicas=1 "
+            one += "policy.transfer=ipc " if self.transfer == "nccl" else ""
+            if error.fits:
+                fix = f"policy.replicas={error.fits}"
+            elif staleness:
+                fix = f"{one}policy.gpu_memory={_SHARE}, to share the learner's GPU"
+            else:
+                fix = f"{one}policy.sleep=true, to take turns on the learner's GPU"
+            raise UsageError(f"policy.replicas ({self.replicas}): {error}: give {fix}") from error
 
     async def open(self, context: PolicyContext) -> VLLMServerPolicy:
         """Start the servers or connect to them, and load the learner's weights."""
@@ -202,14 +284,18 @@ class VLLMServers(VLLM):
             context_window=context.context_window,
             timeouts=self.timeouts(context.config),
             max_num_seqs=context.config.sampling.slots,
+            sleeps=self.sleep,
         )
         await self.start(policy, context)
         return policy
 
     def _configs(self, context: PolicyContext) -> list[ServerConfig]:
         """The settings with which each server is started."""
+        import torch
+
         from agents.vllm import ServerConfig
         from agents.vllm.arguments import split_words
+        from rl.policies.devices import VARIABLE
 
         shared = ServerConfig(
             **dataclasses.asdict(self.start_config(context)),
@@ -218,19 +304,21 @@ class VLLMServers(VLLM):
         )
         logs = context.logs
         files = [logs / f"vllm-{n}.log" if logs else None for n in range(self.replicas)]
-        return [dataclasses.replace(shared, log=log) for log in files]
+        if shared.cpu:
+            return [dataclasses.replace(shared, log=log) for log in files]
+        gpus = self._gpus(torch.device(context.learner.facts.device))
+        return [
+            dataclasses.replace(shared, log=log, environment={VARIABLE: names})
+            for log, names in zip(files, gpus, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VLLMInProcess(VLLM):
     """vLLM's engine in this process, on the learner's device."""
 
-    shares_gpu = True
-
-    gpu_memory: float = 0.4
+    gpu_memory: float = _SHARE
     """Share of the GPU's memory for vLLM; the learner has the rest."""
-    sleep: bool = False
-    """Free vLLM's memory while the learner learns. Needs a GPU."""
     arguments: str = ""
     """Additional arguments of vLLM's AsyncEngineArgs: "max_num_seqs=64 block_size=32"."""
 
@@ -242,17 +330,10 @@ class VLLMInProcess(VLLM):
             raise ValueError(f"gpu_memory ({self.gpu_memory}) must be above 0 and below 1")
         parse_pairs(self.arguments)
 
-    def check_staleness(self) -> None:
-        """Reject an engine with ``sleep``, which cannot sample while the learner learns.
-
-        Raises:
-            ValueError: ``sleep`` is set.
-        """
-        if self.sleep:
-            raise ValueError(
-                "policy.sleep must be False with staleness above 0: vLLM then samples while "
-                "the learner learns"
-            )
+    @property
+    def gpu_share(self) -> float:
+        """Fraction of the learner's GPU for vLLM."""
+        return self.gpu_memory
 
     def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
         """Reject settings that the engine does not support on this machine.
@@ -265,23 +346,11 @@ class VLLMInProcess(VLLM):
         super().check(config, device, lora)
         if importlib.util.find_spec("vllm") is None:
             raise UsageError(NOT_INSTALLED)
-        if self.sleep and device.type == "cpu":
-            raise UsageError("policy.sleep (True) must be False on a CPU: it frees a GPU's memory")
         if device.index:
             raise UsageError(
                 f"device ({device}) must be cuda with policy=vllm-engine, which uses the first GPU "
                 f"it sees: set CUDA_VISIBLE_DEVICES={device.index}"
             )
-
-    @property
-    def sleeps(self) -> bool:
-        """Whether vLLM frees its memory while the learner learns."""
-        return self.sleep
-
-    def device_memory(self, device: DeviceFacts) -> PolicyMemory:
-        """The share ``gpu_memory``, which a sleeping engine frees while the learner learns."""
-        share = int(self.gpu_memory * device.capacity) if device.on_gpu else 0
-        return PolicyMemory(share, _ASLEEP if self.sleep and share else share)
 
     async def open(self, context: PolicyContext) -> VLLMEnginePolicy:
         """Start the engine, and load the learner's weights."""
@@ -290,12 +359,7 @@ class VLLMInProcess(VLLM):
 
         start = dataclasses.asdict(self.start_config(context))
         start["log"] = context.logs / "vllm-engine.log" if context.logs else None
-        config = EngineConfig(
-            **start,
-            gpu_memory=self.gpu_memory,
-            sleep=self.sleep,
-            arguments=parse_pairs(self.arguments),
-        )
+        config = EngineConfig(**start, arguments=parse_pairs(self.arguments))
         policy = VLLMEnginePolicy(
             VLLMEngineProcess(config),
             self.publisher(context),

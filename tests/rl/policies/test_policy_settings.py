@@ -57,7 +57,7 @@ def test_an_engine_that_is_not_installed_is_said_with_the_fix(monkeypatch):
         (
             ["policy=vllm-server", "policy.transfer=nccl"],
             "cuda",
-            r"needs the learner on another GPU .* device \(cuda\) must be cuda:1",
+            r"beside the learner's, cuda; .* give policy\.transfer=ipc policy\.sleep=true, to",
         ),
         (["policy.transfer=ipc"], "cpu", r"policy\.transfer \(ipc\) must be files on a cpu"),
         (["policy.transfer=nccl"], "cuda", r"transfer \(nccl\) must be ipc .*: both share a GPU"),
