@@ -146,7 +146,7 @@ class HostedSessions:
             }:
                 session = self._sandbox.session(
                     wire.read_files(files),
-                    wire.read_limits(limits),
+                    wire.read_requested_limits(limits),
                     idle_s=idle_s,
                     life_s=life_s,
                     permits=self._share.permits,

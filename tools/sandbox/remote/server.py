@@ -184,7 +184,7 @@ class Server:
                         source,
                         stdin,
                         wire.read_files(files),
-                        wire.read_limits(limits),
+                        wire.read_requested_limits(limits),
                         collect=wire.read_patterns(patterns),
                     )
                     return _reply(wire.fields_of(result))
@@ -205,7 +205,7 @@ class Server:
                         source,
                         wire.read_tests(tests),
                         entry_point,
-                        limits=wire.read_limits(limits),
+                        limits=wire.read_requested_limits(limits),
                         stop_at_first_failure=stop,
                         fresh_process=fresh,
                     )

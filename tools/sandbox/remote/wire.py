@@ -85,6 +85,23 @@ def read_limits(data: Any) -> Limits:
         raise WireError(f"limits: {error}") from None
 
 
+def read_requested_limits(data: Any) -> Limits:
+    """The limits of a request to a server.
+
+    Raises:
+        WireError: as ``read_limits``.
+        ValueError: as ``read_limits``, or a server does not hold so long a result.
+    """
+    limits = read_limits(data)
+    for name, kb in (("output_kb", 2 * limits.output_kb), ("returned_kb", limits.returned_kb)):
+        if kb << 10 > MAX_BODY:
+            raise ValueError(
+                f"limits.{name} ({getattr(limits, name)}) is too high for a server, which returns "
+                f"at most {MAX_BODY >> 20} MiB of output, and of files"
+            )
+    return limits
+
+
 def read_files(data: dict[Any, Any]) -> dict[str, str | bytes]:
     """Contents of files by path.
 

@@ -122,6 +122,16 @@ async def test_limits_of_the_client_apply(url, remote):
     with pytest.raises(ValueError, match=r"limits.memory_mb \(512\).*\(256\)"):
         async with make_sandbox(url, Limits(memory_mb=512), token=TOKEN):
             pass
+    for limits in (Limits(output_kb=(32 << 10) + 1), Limits(returned_kb=(64 << 10) + 1)):
+        advice = r"limits.(output|returned)_kb \(\d+\) is too high for a server.* at most 64 MiB"
+        with pytest.raises(ValueError, match=advice):
+            await remote.run("print(1)", limits=limits)
+        with pytest.raises(ValueError, match=advice):
+            await remote.grade("", [StdioTest("", "")], limits=limits)
+        with pytest.raises(ValueError, match=advice):
+            await remote.session(limits=limits).start()
+    longest = Limits(output_kb=32 << 10, returned_kb=64 << 10)
+    assert (await remote.run("print(1)", limits=longest)).stdout == "1\n"
     with pytest.raises(ValueError, match="relative path"):
         await remote.run("print(1)", files={"/etc/passwd": "x"})
     with pytest.raises(ValueError, match="text or bytes"):
