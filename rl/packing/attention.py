@@ -10,7 +10,9 @@ transformers would take jumps in the positions of shared prefixes for borders of
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -153,10 +155,16 @@ def _by_lengths(
         scale=scaling,
         # No later key: a query's own key is the last one that it reads.
         window_size=(-1, 0),
-        enable_gqa=True,
+        **_grouped(varlen_attn),
     )
     assert isinstance(result, Tensor)
     return result[None]
+
+
+@cache
+def _grouped(attend: Callable[..., Any]) -> dict[str, Any]:
+    """Arguments with which several heads of queries share keys. Torch 2.11 needs and has none."""
+    return {"enable_gqa": True} if "enable_gqa" in signature(attend).parameters else {}
 
 
 def _difference(model: PreTrainedModel) -> str | None:

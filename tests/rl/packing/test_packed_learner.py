@@ -320,9 +320,9 @@ def test_a_wrong_attention_is_found_at_the_start(monkeypatch, warnings):
     assert "hidden states differ by" in warnings.text
 
 
-def lower_right(query, key, value, query_starts, key_starts, *lengths, scale, **options):
+def of_torch_2_11(query, key, value, query_starts, key_starts, *lengths, scale, window_size):
     """Variable-length attention as documented for CUDA, segment by segment."""
-    assert options == {"window_size": (-1, 0), "enable_gqa": True}
+    assert window_size == (-1, 0)
     spans = zip(pairwise(query_starts.tolist()), pairwise(key_starts.tolist()), strict=True)
     results = []
     for (q, q_end), (k, k_end) in spans:
@@ -336,9 +336,16 @@ def lower_right(query, key, value, query_starts, key_starts, *lengths, scale, **
     return torch.cat(results)
 
 
-def test_what_variable_length_attention_reads(monkeypatch):
+def of_torch_2_12(*tensors, scale, window_size, enable_gqa=False):
+    """The same with a flag, without which keys need as many heads as queries."""
+    assert enable_gqa
+    return of_torch_2_11(*tensors, scale=scale, window_size=window_size)
+
+
+@pytest.mark.parametrize("varlen_attn", [of_torch_2_11, of_torch_2_12])
+def test_what_variable_length_attention_reads(monkeypatch, varlen_attn):
     """On CUDA the same segments go to torch's kernel; here a reference takes its place."""
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lower_right)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
     model = built(OURS["qwen3"])
     expected = updated(model, ROWS["grpo"], packing=True)
     monkeypatch.setattr(attention, "_by_buckets", attention._by_lengths)
