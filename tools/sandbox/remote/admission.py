@@ -1,9 +1,9 @@
-"""Limits what a server holds: requests of all clients, and sessions of each client."""
+"""Limits what a server holds for all clients, and for each client."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from tools.sandbox.errors import SandboxBusy
 from tools.sandbox.host.session_permits import SessionPermits
@@ -13,49 +13,23 @@ MAX_HELD = 1 << 30
 RETRY_AFTER_S = 1
 
 
-class ClientShare:
-    """What one client may have open, over all of its connections.
-
-    Args:
-        most: maximum number of open sessions, copies and snapshots, and of connections.
-        whole: the permits of all clients.
-    """
-
-    def __init__(self, most: int, whole: SessionPermits) -> None:
-        self.permits = SessionPermits(
-            most,
-            f"this client has {most} open, the maximum of one client: close some, or start the "
-            "server with a higher --max-client-sessions",
-            whole,
-        )
-        self._most = most
-        self._connections = 0
-
-    @contextmanager
-    def connected(self) -> Iterator[None]:
-        """Count a connection.
-
-        Raises:
-            SandboxBusy: the client has too many connections.
-        """
-        if self._connections >= self._most:
-            raise SandboxBusy(f"this client has {self._connections} connections for sessions")
-        self._connections += 1
-        try:
-            yield
-        finally:
-            self._connections -= 1
+def three_quarters(number: int) -> int:
+    """The part of ``number`` that one client may have; all of 1, 2 and 3."""
+    return number - number // 4
 
 
 class Admission:
-    """Refuses requests if the server has too many of them, or too many bytes.
+    """Refuses requests if there are too many of them, or too many bytes.
 
     Args:
         max_requests: maximum number of requests that wait or run.
+        whole: the admission of all clients, of whose bytes this one may hold three quarters. None
+            for the admission of all clients itself.
     """
 
-    def __init__(self, max_requests: int) -> None:
+    def __init__(self, max_requests: int, whole: Admission | None = None) -> None:
         self._max_requests = max_requests
+        self._whole = whole
         self._requests = 0
         self._held = 0
 
@@ -64,15 +38,18 @@ class Admission:
         """Admit a request of ``size`` bytes.
 
         Raises:
-            SandboxBusy: the server is full. The request has not started.
+            SandboxBusy: the server, or this client's part of it, is full. The request has not
+                started.
         """
-        if self._requests >= self._max_requests or self._held + size > MAX_HELD:
+        max_held = three_quarters(MAX_HELD) if self._whole else MAX_HELD
+        if self._requests >= self._max_requests or self._held + size > max_held:
             raise SandboxBusy(
                 f"{self._requests} requests of {self._held >> 20} MiB are waiting or running"
+                + (", the maximum of one client" if self._whole else "")
             )
         self._requests += 1
         try:
-            with self.hold(size):
+            with self._count(size), self._whole.take(size) if self._whole else nullcontext():
                 yield
         finally:
             self._requests -= 1
@@ -83,8 +60,52 @@ class Admission:
 
         This is never refused, but later requests may be.
         """
+        with self._count(size), self._whole.hold(size) if self._whole else nullcontext():
+            yield
+
+    @contextmanager
+    def _count(self, size: int) -> Iterator[None]:
         self._held += size
         try:
             yield
         finally:
             self._held -= size
+
+
+class ClientShare(Admission):
+    """What one client may have open, over all of its connections.
+
+    Args:
+        max_requests: maximum number of requests that wait or run.
+        max_sessions: maximum number of open sessions, copies and snapshots, and of connections.
+        whole: the admission of all clients.
+        permits: the session permits of all clients.
+    """
+
+    def __init__(
+        self, max_requests: int, max_sessions: int, whole: Admission, permits: SessionPermits
+    ) -> None:
+        super().__init__(max_requests, whole)
+        self.permits = SessionPermits(
+            max_sessions,
+            f"this client has {max_sessions} open, the maximum of one client: close some, or start "
+            "the server with a higher --max-client-sessions",
+            permits,
+        )
+        self._max_sessions = max_sessions
+        self._connections = 0
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Count a connection.
+
+        Raises:
+            SandboxBusy: the client has too many connections.
+        """
+        if self._connections >= self._max_sessions:
+            raise SandboxBusy(f"this client has {self._connections} connections for sessions")
+        self._connections += 1
+        try:
+            yield
+        finally:
+            self._connections -= 1

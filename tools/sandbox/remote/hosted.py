@@ -12,7 +12,7 @@ from tools.owner import acting_for
 from tools.sandbox.errors import SandboxBusy, SessionOver
 from tools.sandbox.host.reading import Clock
 from tools.sandbox.remote import wire
-from tools.sandbox.remote.admission import Admission, ClientShare
+from tools.sandbox.remote.admission import ClientShare
 from tools.sandbox.sandbox import Sandbox
 from tools.sandbox.session import Session, Snapshot
 
@@ -32,20 +32,17 @@ class HostedSessions:
 
     Args:
         sandbox: the sandbox of the sessions.
-        admission: limits the requests of all clients.
-        share: what the client may have open.
+        share: limits what the client may have open.
         send: sends an answer.
     """
 
     def __init__(
         self,
         sandbox: Sandbox,
-        admission: Admission,
         share: ClientShare,
         send: Callable[[bytes], Awaitable[None]],
     ) -> None:
         self._sandbox = sandbox
-        self._admission = admission
         self._share = share
         self._send = send
         self._sessions: dict[int, Session] = {}
@@ -80,7 +77,7 @@ class HostedSessions:
 
     async def _answer(self, number: int, message: wire.Data, size: int) -> None:
         try:
-            held = self._admission.hold if message["op"] in _ENDINGS else self._admission.take
+            held = self._share.hold if message["op"] in _ENDINGS else self._share.take
             with acting_for(message["owner"]), held(size):
                 answer = await self._execute(message)
         except wire.KNOWN_ERRORS as error:

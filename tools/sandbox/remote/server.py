@@ -17,7 +17,12 @@ from tools.owner import acting_for
 from tools.sandbox.errors import SandboxBusy, SandboxFailure
 from tools.sandbox.host.reading import Clock
 from tools.sandbox.remote import wire
-from tools.sandbox.remote.admission import RETRY_AFTER_S, Admission, ClientShare
+from tools.sandbox.remote.admission import (
+    RETRY_AFTER_S,
+    Admission,
+    ClientShare,
+    three_quarters,
+)
 from tools.sandbox.remote.hosted import HostedSessions
 from tools.sandbox.sandbox import Sandbox
 
@@ -59,7 +64,7 @@ class Server:
             raise ValueError(f"max_waiting ({max_waiting}) must be >= 1")
         sessions = sandbox.executor.max_sessions
         if max_client_sessions is None:
-            max_client_sessions = sessions - sessions // 4
+            max_client_sessions = three_quarters(sessions)
         if not 1 <= max_client_sessions <= sessions:
             raise ValueError(
                 f"max_client_sessions ({max_client_sessions}) must be in [1, {sessions}]: raise "
@@ -67,8 +72,9 @@ class Server:
             )
         self._max_client_sessions = max_client_sessions
         self._shares: weakref.WeakValueDictionary[str, ClientShare] = weakref.WeakValueDictionary()
-        """By address, for clients with open connections or sessions."""
-        self._admission = Admission(max_waiting + sandbox.workers)
+        """By address, for clients that have requests, connections or sessions."""
+        self._max_requests = max_waiting + sandbox.workers
+        self._admission = Admission(self._max_requests)
         self._active: set[object] = set()
         """Connections that have sent a request."""
         self._clients: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
@@ -145,7 +151,7 @@ class Server:
     @contextlib.asynccontextmanager
     async def _sending(self, request: web.Request, size: int) -> AsyncIterator[None]:
         """Reserve memory while an answer is sent; disconnect a client that does not read it."""
-        with self._admission.hold(size):
+        with self._share(request).hold(size):
             try:
                 async with asyncio.timeout(_ANSWER_S + size / _SLOWEST):
                     yield
@@ -171,7 +177,7 @@ class Server:
         return web.json_response(asdict(await self._sandbox.health()))
 
     async def _run(self, request: web.Request) -> web.StreamResponse:
-        with self._admission.take(_size(request)), acting_for(_owner(request)):
+        with self._share(request).take(_size(request)), acting_for(_owner(request)):
             match await self._message(request):
                 case {
                     "source": str(source),
@@ -191,7 +197,7 @@ class Server:
             raise wire.WireError("a run has a source, stdin, files, limits and collect")
 
     async def _grade(self, request: web.Request) -> web.StreamResponse:
-        with self._admission.take(_size(request)), acting_for(_owner(request)):
+        with self._share(request).take(_size(request)), acting_for(_owner(request)):
             match await self._message(request):
                 case {
                     "source": str(source),
@@ -231,13 +237,22 @@ class Server:
         )
 
     async def _sessions(self, request: web.Request) -> web.StreamResponse:
+        share = self._share(request)
+        with share.connected():
+            return await self._serve_sessions(request, share)
+
+    def _share(self, request: web.Request) -> ClientShare:
+        """The share of the request's client. All users of one share keep it alive."""
         address = f"{request.remote}"
         share = self._shares.get(address)
         if share is None:
-            whole = self._sandbox.executor.session_permits
-            share = self._shares[address] = ClientShare(self._max_client_sessions, whole)
-        with share.connected():
-            return await self._serve_sessions(request, share)
+            share = self._shares[address] = ClientShare(
+                three_quarters(self._max_requests),
+                self._max_client_sessions,
+                self._admission,
+                self._sandbox.executor.session_permits,
+            )
+        return share
 
     async def _serve_sessions(self, request: web.Request, share: ClientShare) -> web.StreamResponse:
         client = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=wire.MAX_BODY)
@@ -248,7 +263,7 @@ class Server:
             async with self._sending(request, len(answer)):
                 await client.send_bytes(answer)
 
-        hosted = HostedSessions(self._sandbox, self._admission, share, send)
+        hosted = HostedSessions(self._sandbox, share, send)
         try:
             async for message in client:
                 if message.type is not WSMsgType.BINARY:

@@ -98,6 +98,29 @@ async def test_a_message_of_too_many_values_is_refused_while_others_are_served(h
         assert wire.unpack(await response.read())["stdout"] == "1\n"
 
 
+async def test_a_client_whose_requests_do_not_arrive_cannot_fill_the_server(http, server):
+    """Each request reserves its declared length. Others once got 429 while one client was slow."""
+    host, port = http._base_url.host, http._base_url.port
+    lines = [await asyncio.open_connection(host, port) for _ in range(16)]
+    for _, writer in lines:
+        writer.write(
+            f"POST /run HTTP/1.1\r\nHost: x\r\nContent-Length: {64 << 20}\r\n\r\n".encode()
+        )
+    await until(lambda: server._admission._held == 12 * 64 << 20)
+    async with http.post("/run", data=a_run("print(1)")) as response:
+        assert response.status == 429
+        assert "maximum of one client" in wire.unpack(await response.read())["message"]
+    elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with (
+        aiohttp.ClientSession(http._base_url, connector=elsewhere) as other,
+        other.post("/run", data=a_run("print(1)")) as response,
+    ):
+        assert wire.unpack(await response.read())["stdout"] == "1\n"
+    for _, writer in lines:
+        writer.close()
+    await until(lambda: server._admission._held == 0 and not server._shares)
+
+
 async def test_a_connection_without_a_request_is_closed(server, monkeypatch):
     monkeypatch.setattr(server_module, "_HEADERS_S", 0.4)
     runner = web.AppRunner(server.application())
