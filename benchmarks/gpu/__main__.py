@@ -60,6 +60,9 @@ def main() -> int:
         results = Results(setup, words.out)
         measure(words.parts, setup, results, words.budget)
     print(table(results.figures()))
+    for name, part in results.parts.items():
+        for message in part.warnings:
+            print(f"warning in {name}: {message}")
     print(f"\n{results.summary()}\nresults: {words.out}")
     return 0 if results.is_good(with_goals=not words.small) else 1
 

@@ -17,6 +17,7 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
 from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.learner.updater import Updater
+from rl.packing import attention
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.runtime.deterministic import deterministic_kernels
 from rl.settings.train import TrainConfig
@@ -74,6 +75,13 @@ def run(setup: Setup, report: Report) -> None:
     groups = make_groups(setup)
     for dtype, name in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
         _compare(dtype, name, groups, setup, report)
+    in_use = attention._variable_length
+    report(
+        "bf16: packed rows use variable-length attention",
+        int(in_use) if setup.on_gpu else None,
+        at_least=1,
+        note="" if setup.on_gpu else "only on a GPU",
+    )
     with report.guard("8-bit optimizer"):
         _eight_bits(groups, setup, report)
 

@@ -48,14 +48,14 @@ def check_schema(results: dict) -> None:
 
 def test_all_parts_run_small_on_a_cpu(tmp_path):
     out = tmp_path / "gpu.json"
-    words = ["--small", "--device", "cpu", "--out", str(out)]
+    words = ["--small", "--device", "cpu", "--out", str(out), "--budget", "900"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", *words],
         cwd=HOME,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1000,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -201,7 +201,7 @@ def pretend_gpu(tmp_path, monkeypatch):
     return PretendGPU("cpu", small=True, work=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["device", "stalls", "full", "packing", "head", "offload", "job"])
+@pytest.mark.parametrize("name", ["device", "stalls", "full", "packing", "head", "offload"])
 def test_branches_of_a_gpu_run(name, pretend_gpu, tmp_path):
     lines = tmp_path / "lines.jsonl"
     run_here([name], pretend_gpu, lines)
@@ -209,8 +209,6 @@ def test_branches_of_a_gpu_run(name, pretend_gpu, tmp_path):
     results.add(name, [json.loads(line) for line in lines.read_text().splitlines()], "")
     part = results.parts[name]
     assert (part.status, part.error) == ("done", "")
-    if [f.name for f in part.figures] == ["job"]:
-        pytest.skip(part.figures[0].note)
     # A GPU leaves no figure out.
     assert {f.status for f in part.figures} <= {"met", "missed", "measured"}
     found = {f.name: f.value for f in part.figures}
