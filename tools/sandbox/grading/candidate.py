@@ -177,6 +177,8 @@ class Candidate(Conversation):
         Raises:
             CandidateFault: the process can answer no more calls.
         """
+        if self.channel.unread:  # an answer before its call
+            raise await self._invalid()
         self.calls += 1
         await self.send(["call", self.calls, name, arguments, keywords])
         answer = await self.message(functools.partial(_read_answer, use))

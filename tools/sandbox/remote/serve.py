@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-waiting",
         type=int,
         default=MAX_WAITING,
-        help="most waiting requests; further ones get 429 and retry (%(default)s)",
+        help="most waiting requests, three quarters of them of one client; further ones get 429 "
+        "and retry (%(default)s)",
     )
     parser.add_argument("--memory-mb", type=int, default=limits.memory_mb, help="of a run at most")
     parser.add_argument("--processes", type=int, default=limits.processes, help="of a run at most")

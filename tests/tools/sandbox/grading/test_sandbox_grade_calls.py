@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 import pytest_asyncio
 
 from tools.sandbox import CallTest, Limits, OutcomeKind, make_sandbox
+from tools.sandbox.grading.candidate import Candidate, CandidateFault
+from tools.sandbox.host.job import Request
+from tools.sandbox.inside.codec import encode
 
 DOUBLE = "def double(x):\n    return 2 * x\n"
 
@@ -77,6 +83,39 @@ async def test_exiting_during_a_call_does_not_pass(sandbox):
     verdict = await sandbox.grade(source, [CallTest((1,), 1)], "f")
     assert verdict.outcomes[0].kind is OutcomeKind.KILLED
     assert not verdict.passed
+
+
+EARLY = """
+import sys, time
+frame, calls = sys._getframe(), []
+while "codec" not in frame.f_globals:
+    frame = frame.f_back
+codec = frame.f_globals["codec"]
+receive = codec.receive_message
+def eager(channel):
+    calls.append(1)
+    if len(calls) == 2:
+        time.sleep(0.3)
+        codec.send_message(channel, ["value", codec.encode(42), 2])
+    return receive(channel)
+codec.receive_message = eager
+def f(x): return x
+"""
+
+
+async def test_an_answer_before_its_call_ends_the_grade(sandbox):
+    """Its waiting time would extend the deadline of the submission."""
+    request = Request("calls", EARLY, Limits(wall_s=20.0))
+    async with Candidate(sandbox.executor, request) as candidate:
+        await candidate.load()
+        with pytest.raises(CandidateFault, match="the process sent an invalid answer"):
+            # On a busy machine, the early answer may arrive together with the first.
+            await candidate.call("f", encode((1,)), encode({}), lambda value, _: value)
+            deadline = time.monotonic() + 15
+            while not candidate.channel.unread:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+            await candidate.call("f", encode((42,)), encode({}), lambda value, _: value)
 
 
 async def test_stop_at_first_failure_does_not_run_the_rest(sandbox):
