@@ -10,7 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from inner_loop import DURATIONS, WORKERS, DurationRecorder, SlowTests, has_path, leaves_out_slow
+from inner_loop import (
+    DURATIONS,
+    WORKERS,
+    DurationRecorder,
+    LongestFirst,
+    SlowTests,
+    has_path,
+    leaves_out_slow,
+)
 
 # Several processes run the suite; without this each command would use every core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     durations = json.loads(DURATIONS.read_text())
     config.pluginmanager.register(SlowTests(durations, leaves_out_slow(config)))
+    config.pluginmanager.register(LongestFirst(config, durations))
     if config.getoption("record_durations"):
         config.pluginmanager.register(DurationRecorder(DURATIONS, durations))
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import warm_start
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
@@ -66,20 +65,9 @@ def installed(tmp_path_factory):
 
 
 def run(home, *words):
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=home,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{home}{os.pathsep}{ROOT}",
-            "OMP_NUM_THREADS": "1",
-            "TURNWISE_CACHE": str(home / "cache"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    own = {"PYTHONPATH": f"{home}{os.pathsep}{ROOT}", "TURNWISE_CACHE": str(home / "cache")}
+    own["OMP_NUM_THREADS"] = "1"
+    return warm_start.run(words, cwd=home, env=os.environ | own, timeout=300)
 
 
 def test_the_pages_results_agree_with_a_computation_by_hand(installed):

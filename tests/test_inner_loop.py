@@ -80,6 +80,35 @@ def test_pytest_leaves_out_marked_and_recorded_tests(project):
     assert "Slow tests were left out: pytest --whole runs all tests." in output
 
 
+def test_a_file_is_imported_only_if_it_may_have_a_quick_test(project):
+    marks = project / "imported"
+    file = project / "tests" / "rl" / "test_two.py"
+    slow = f"open({str(marks)!r}, 'w').close()\n\ndef test_of_minutes(): pass\n"
+    file.write_text(slow)
+    record(project, dict.fromkeys(SLOW, 3.0) | {"test_two.py::test_of_minutes": 99.0})
+    run(project, "-n0")
+    assert not marks.exists()
+    file.write_text(slow + "async def test_that_is_new(): pass\n")
+    assert "that_is_new" in run(project, "-n0")[0]
+    file.write_text(slow.replace("def ", "@__import__('pytest').mark.quick\ndef "))
+    assert "of_minutes" in run(project, "-n0")[0]
+
+
+def test_workers_start_the_longest_file_first(project):
+    names = ["test_a.py", "test_b.py", "test_c.py"]
+    for name in names:
+        (project / "tests" / name).write_text("def test_it(): pass\ndef test_more(): pass\n")
+    seconds = {"test_b.py::test_it": 0.29, "test_c.py::test_it": 7.0}
+    record(project, seconds | dict.fromkeys(SLOW, 3.0))
+
+    def order(*words):
+        shown = run(project, "--whole", "-n1", "-v", "-k", "it or more", *words)[1]
+        return list(dict.fromkeys(re.findall(r"PASSED .*?(test_\w\.py)", shown)))
+
+    assert order() == ["test_c.py", "test_b.py", "test_a.py"]
+    assert order("--no-loadscope-reorder") == names
+
+
 @pytest.mark.parametrize("words", [["--whole"], ["tests/rl"], ["tests/rl/test_one.py"]])
 def test_the_whole_suite_and_a_path_include_slow_tests(project, words):
     passed, output = run(project, "-n0", *words)

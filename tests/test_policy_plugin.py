@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+import warm_start
 from safetensors.torch import load_file
 from toy_engine import Toy
 
@@ -62,15 +61,8 @@ def installed(tmp_path_factory):
 def train(home, *words, short=True):
     path = os.pathsep.join(map(str, (home, ROOT, ROOT / "tests" / "helpers")))
     own = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TURNWISE_CACHE": str(home / "cache")}
-    return subprocess.run(
-        [sys.executable, "-m", "rl.train", *(SHORT.split() if short else ()), *words],
-        cwd=home,
-        env=os.environ | own,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    command = ["-m", "rl.train", *(SHORT.split() if short else ()), *words]
+    return warm_start.run(command, cwd=home, env=os.environ | own, timeout=900)
 
 
 def weights(run):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+import warm_start
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE = (HOME / "docs" / "python.md").read_text(encoding="utf-8")
@@ -16,15 +16,8 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 def test_its_code_runs_from_top_to_bottom(tmp_path):
     # A file, because another process cannot import a class from standard input.
     (tmp_path / "page.py").write_text("\n".join(BLOCKS), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    env = os.environ | {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+    done = warm_start.run(["page.py"], cwd=tmp_path, env=env, timeout=600)
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
     assert len(printed) == sum(len(re.findall(r"^ *print\(", block, re.M)) for block in BLOCKS)

@@ -56,11 +56,15 @@ def pattern(banned: str) -> re.Pattern[str]:
 
 PATTERNS = {banned: pattern(banned) for banned in WORDS}
 PATTERNS |= {name: re.compile(rf"\b{name}\b") for name in NAMES}
+ANY = re.compile("|".join([*WORDS, *NAMES]), re.IGNORECASE)
+"""Matches each line that has a banned word or name, and more lines."""
 
 
 def found(text: str) -> Iterator[tuple[int, str]]:
     """Numbers of lines with a banned word or name, and the word."""
     for number, line in enumerate(text.splitlines(), 1):
+        if not ANY.search(line):
+            continue
         cleared = ALLOWED.sub("", line)
         for banned, wrong in PATTERNS.items():
             if wrong.search(cleared):

@@ -6,18 +6,26 @@ path, ``-k`` or ``-m``: every test that these select.
 A test is slow if it has the marker ``slow``, or if ``tests/durations.json`` says that the test or
 one of its fixtures takes long. ``pytest --whole --record-durations`` on a quiet machine writes the
 file. A test that is not in the file is quick. The marker ``quick`` keeps a slow test in the quick
-set: of an area whose tests are all slow, one test has it.
+set: of an area whose tests are all slow, one test has it. A file in which every test is recorded as
+slow is not even imported.
+
+Workers start the files that take longest first, so that none is left with a long file at the end.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 DURATIONS = Path(__file__).resolve().parents[1] / "durations.json"
 SLOW_S = 0.3
@@ -26,6 +34,8 @@ SLOW_FIXTURE_S = 1.0
 """Limit for one fixture of a wider scope: many tests share its time."""
 KEPT_S = 0.2
 """Shorter durations are not recorded."""
+UNRECORDED_S = 0.03
+"""Mean duration of a test that is not recorded."""
 WORKERS = 2
 """Processes of a run without a path."""
 
@@ -63,6 +73,23 @@ class SlowTests:
         self.slow = {key for key, seconds in durations.items() if seconds >= limit_of(key)}
         self.leave_out = leave_out
 
+    def has_only_slow_tests(self, file: Path) -> bool:
+        """Whether the file's text names tests, and the record says that each is slow.
+
+        A new test is not in the record, so that its file is imported.
+        """
+        text = file.read_text(encoding="utf-8")
+        names = re.findall(r"^(?:async )?def (test_\w+)\(", text, re.MULTILINE)
+        if not names or "mark.quick" in text or re.search("^class Test", text, re.MULTILINE):
+            return False
+        return all(f"{file.name}::{name}" in self.slow for name in names)
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out files without a quick test: to import them takes time."""
+        if not self.leave_out or not re.fullmatch(r"test_\w+\.py", collection_path.name):
+            return None
+        return self.has_only_slow_tests(collection_path) or None
+
     def is_slow(self, item: pytest.Item) -> bool:
         """Whether the test has the marker, is recorded as slow, or needs a slow fixture."""
         if item.get_closest_marker("quick"):
@@ -94,6 +121,47 @@ class SlowTests:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.leave_out:
             terminalreporter.write_line("Slow tests were left out: pytest --whole runs all tests.")
+
+
+class LongestFirst:
+    """Workers get the files that take longest first; ``--no-loadscope-reorder`` keeps the order.
+
+    Else pytest-xdist starts with the files that have most tests, and files with a few long tests
+    are left for the end, when the other workers have nothing to do.
+    """
+
+    def __init__(self, config: pytest.Config, durations: dict[str, float]) -> None:
+        self.durations = durations
+        if hasattr(config, "workerinput"):
+            self.sorts = config.workerinput["longest_first"]
+        else:
+            self.sorts = bool(config.getoption("loadscopereorder", False))
+            config.option.loadscopereorder = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        """Pass the choice of the main process to a worker."""
+        node.workerinput["longest_first"] = self.sorts
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        if self.sorts and hasattr(config, "workerinput"):
+            seconds = self.seconds_of_files(item.nodeid for item in items)
+            items.sort(key=lambda item: -seconds[item.nodeid.split("::")[0]])
+
+    def seconds_of_files(self, nodeids: Iterable[str]) -> dict[str, float]:
+        """Expected duration of each file, by its tests."""
+        files: dict[str, set[str]] = defaultdict(set)
+        seconds: dict[str, float] = defaultdict(float)
+        for nodeid in nodeids:
+            file, key = nodeid.split("::")[0], key_of_test(nodeid)
+            files[file].add(key)
+            seconds[file] += 0 if key in self.durations else UNRECORDED_S
+        for file, keys in files.items():
+            seconds[file] += sum(self.durations.get(key, 0) for key in keys)
+        return seconds
 
 
 class DurationRecorder:

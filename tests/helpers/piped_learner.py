@@ -16,6 +16,8 @@ from agents.torch_thread import TorchThread
 from rl.learner.local import open_local
 from rl.learner.seam import Host, LearnerLost
 
+QWEN = "transformers.models.qwen3.modeling_qwen3"
+"""Module that a learner would import when it loads the model."""
 DEADLINE_S = 600.0
 """Of every call, the opening included."""
 
@@ -37,7 +39,9 @@ class PipedLearner:
     def __init__(self, host, deadline_s):
         self.facts, self.version, self.deadline_s = None, 0, deadline_s
         self._on_progress = host.on_progress
-        context = multiprocessing.get_context("spawn")
+        # The learners of one process are forks of one server, which imports these modules once.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["rl.learner.local", "piped_learner", QWEN])
         self._pipe, theirs = context.Pipe()
         # Plain bytes: multiprocessing itself would put tensors into shared memory.
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+import warm_start
 from processes import alive
 
 from rl.run.process.state import read_state
@@ -26,21 +25,15 @@ def hung(words, tmp_path):
 
     def run(what, **settings):
         out = tmp_path / "run"
-        done = subprocess.run(
-            command(what, words(out, **SHORT | settings)),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+        command = command_of(what, words(out, **SHORT | settings))
+        done = warm_start.run(command, env=environment(), timeout=150)
         return done.returncode, done.stderr, out
 
     return run
 
 
-def command(what, words):
-    return [sys.executable, str(HOME / "tests" / "helpers" / "hung_runs.py"), what, *words]
+def command_of(what, words):
+    return [str(HOME / "tests" / "helpers" / "hung_runs.py"), what, *words]
 
 
 def environment():
@@ -112,8 +105,8 @@ def test_an_end_that_hangs_has_a_deadline(hung, what, reported_at_the_end):
 
 def test_the_status_of_a_live_and_of_a_dead_run(words, tmp_path, capsys):
     out = tmp_path / "run"
-    arguments = command("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
-    with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
+    command = command_of("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
+    with warm_start.start(command, env=environment()) as process:
         until(lambda: reported(out, "environment"))
         assert status([str(out)]) == 10
         said = capsys.readouterr().out
@@ -132,8 +125,8 @@ def test_the_status_of_a_live_and_of_a_dead_run(words, tmp_path, capsys):
 
 def test_a_run_that_is_stopped_says_so(words, tmp_path, capsys):
     out = tmp_path / "run"
-    arguments = command("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
-    with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
+    command = command_of("env awaits", words(out, stall_s=600, group_size=2, prompts=2))
+    with warm_start.start(command, env=environment()) as process:
         until(lambda: reported(out, "environment"))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130

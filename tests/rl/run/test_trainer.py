@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+import warm_start
 from safetensors.torch import load_file, save_file
 
 import rl.run.trainer
@@ -283,38 +284,41 @@ def test_ctrl_c_stops_an_evaluation_and_a_resumed_run_makes_it(
         assert found == expected
 
 
+def start_from_nothing(command, **options):
+    """As a script starts a command in its background: with Ctrl-C ignored."""
+    return subprocess.Popen(
+        [sys.executable, *command],
+        **options,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+
+
 @pytest.mark.parametrize(
-    ("number", "ctrl_c"),
-    # What runs in the background of a script is started with Ctrl-C ignored.
+    ("number", "start"),
     [
-        (signal.SIGINT, signal.SIG_DFL),
-        (signal.SIGTERM, signal.SIG_DFL),
-        (signal.SIGTERM, signal.SIG_IGN),
+        (signal.SIGINT, warm_start.start),
+        (signal.SIGTERM, warm_start.start),
+        (signal.SIGTERM, start_from_nothing),
     ],
 )
-def test_a_signal_during_the_warm_start_stops_soon(words, tmp_path, plugged, number, ctrl_c):
+def test_a_signal_during_the_warm_start_stops_soon(words, tmp_path, plugged, number, start):
     settings = {"model": "tiny", "tiny__steps": 1_000_000, "tiny__demonstrations": 96}
-    command = [sys.executable, "-m", "rl.train", *words(tmp_path / "run", **settings)]
+    command = ["-m", "rl.train", *words(tmp_path / "run", **settings)]
     cache = tmp_path / "cache"
-    with subprocess.Popen(
-        command,
-        env=plugged | {"TURNWISE_CACHE": str(cache)},
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
-    ) as process:
+    read, write = os.pipe()
+    env = plugged | {"TURNWISE_CACHE": str(cache)}
+    with os.fdopen(read) as stderr, start(command, env=env, stderr=write) as process:
+        os.close(write)
         try:
-            assert process.stderr is not None
-            lines = [process.stderr.readline() for _ in range(2)]
+            lines = [stderr.readline() for _ in range(2)]
             assert lines[1].startswith("model=tiny: 96 demonstrations"), lines
             time.sleep(2)
             assert process.poll() is None
             process.send_signal(number)
-            _, stderr = process.communicate(timeout=30)
+            assert process.wait(30) == 130
+            assert stderr.read() == "interrupted\n"
         finally:
             process.kill()
-    assert process.returncode == 130
-    assert stderr == "interrupted\n"
     assert read_state(tmp_path / "run").state == "interrupted", "what was open was closed"
     assert list((cache / "tiny").iterdir()) == [], "nothing half-made is left"
 

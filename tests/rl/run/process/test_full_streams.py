@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_start
 
 from rl.errors import RunFailure
 from rl.run.process.command import _Log
@@ -23,17 +24,23 @@ NO_ROOM = "cannot be written: [Errno 28] No space left on device"
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 
 
-def run(words, env=None, **streams):
+def run(words, stream):
+    """Run a command whose ``stream`` is a file on a full disk."""
     with FULL.open("w") as full:
-        opened = {name: full if where == "full" else where for name, where in streams.items()}
         return subprocess.run(
             [sys.executable, "-m", *words],
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | opened,
-            env=env or os.environ | {"PYTHONPATH": str(HOME)},
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full},
+            env=os.environ | {"PYTHONPATH": str(HOME)},
             text=True,
             timeout=120,
             check=False,
         )
+
+
+def train(words, env, stream):
+    """Likewise, for a run."""
+    with FULL.open("w") as full:
+        return warm_start.run(["-m", "rl.train", *words], env=env, timeout=120, **{stream: full})
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +56,13 @@ def finished(tmp_path_factory):
 
 @pytest.mark.parametrize("command", ["rl.train dry_run=true", "rl.status {folder}"])
 def test_an_answer_that_cannot_be_written_is_one_line(finished, command):
-    done = run(command.format(folder=finished).split(), stdout="full")
+    done = run(command.format(folder=finished).split(), "stdout")
     assert (done.returncode, done.stderr) == (1, f"error: stdout {NO_ROOM}\n")
 
 
 def test_a_run_whose_screen_is_a_full_file_ends(words, tmp_path, plugged):
     out = tmp_path / "run"
-    done = run(["rl.train", *words(out)], plugged, stderr="full")
+    done = train(words(out), plugged, "stderr")
     assert done.returncode == 1
     with pytest.raises(RunFailure, match=r"stderr cannot be written: .*No space left"):
         Display("a run", 3, Full()).step(1, {})
@@ -63,7 +70,7 @@ def test_a_run_whose_screen_is_a_full_file_ends(words, tmp_path, plugged):
 
 def test_a_run_whose_answer_cannot_be_written_is_done_all_the_same(words, tmp_path, plugged):
     out = tmp_path / "run"
-    done = run(["rl.train", *words(out, steps=1)], plugged, stdout="full")
+    done = train(words(out, steps=1), plugged, "stdout")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"error: stdout {NO_ROOM}"
     assert "Traceback" not in done.stderr
@@ -71,7 +78,7 @@ def test_a_run_whose_answer_cannot_be_written_is_done_all_the_same(words, tmp_pa
 
 
 def test_an_error_that_cannot_be_written_is_the_exit_code(tmp_path):
-    assert run(["rl.status", str(tmp_path)], stderr="full").returncode == 1
+    assert run(["rl.status", str(tmp_path)], "stderr").returncode == 1
 
 
 class Full(io.StringIO):
