@@ -25,6 +25,13 @@ BUDGET_S = 470.0
 OUT = Path(__file__).parents[1] / "results" / "gpu.json"
 
 
+def sees_gpu() -> bool:
+    """Whether torch finds a GPU. A pass over a CPU does not wait for this import."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -55,6 +62,10 @@ def main() -> int:
         setup = Setup(words.device, words.small, words.work, words.allow_unsafe)
         run_here(words.parts, setup, words.here)
         return 0
+    if words.device != "cpu" and not sees_gpu():
+        parser.error(
+            f"--device ({words.device}) needs a GPU that torch sees: give --small --device cpu"
+        )
     with tempfile.TemporaryDirectory(prefix="turnwise-gpu-") as work:
         setup = Setup(words.device, words.small, Path(work), words.allow_unsafe)
         results = Results(setup, words.out)

@@ -87,7 +87,13 @@ def sandbox(setup: Setup) -> Mapping[str, Any] | str:
 
 
 def warm_start(setup: Setup, where: Mapping[str, Any], report: Report) -> Path:
-    """A model that answers in the environment's form, after a short supervised training."""
+    """A model that answers in the environment's form, after a short supervised training.
+
+    The part that comes first trains it.
+    """
+    out = setup.work / "warm-start"
+    if (saved := out / "checkpoints" / "last").is_dir():
+        return saved
     config = SFTConfig(
         env={**ENV, **_of_env(where)},
         allow_unsafe="allow_unsafe" in where,
@@ -98,7 +104,7 @@ def warm_start(setup: Setup, where: Mapping[str, Any], report: Report) -> Path:
         test_tasks=0,
         optimizer={"lr": 1e-3 if setup.small else 3e-4},
         max_seconds=15.0,
-        out=str(setup.work / "warm-start"),
+        out=str(out),
     )
     made = rl.fit_sft(config)
     report(

@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from benchmarks.gpu import parts, stalls, vllm
+from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.correctness import Variant, make_updater
 from benchmarks.gpu.figures import Figure, Report, Setup, number, table
-from benchmarks.gpu.job import job_config
+from benchmarks.gpu.job import job_config, warm_start
 from benchmarks.gpu.learner import FULL, LORA, flops_per_token
 from benchmarks.gpu.parts import PARTS, Results, measure, run_here
-from benchmarks.gpu.workloads import make_group, make_model
+from benchmarks.gpu.workloads import make_group, make_model, model_folder
 from rl.learner.settings import OptimizerConfig
 
 HOME = Path(__file__).resolve().parents[2]
@@ -69,6 +70,17 @@ def test_all_parts_run_small_on_a_cpu(tmp_path):
         assert sum(f["status"] == "met" for f in figures) >= 4
     watched = [f["value"] for f in results["parts"]["stalls"]["figures"] if f["value"] is not None]
     assert len(watched) == 4 and min(watched) >= 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_machine_without_a_gpu_gets_one_line(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "gpu.json"
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--out", str(out)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith("--device (cuda:0) needs a GPU that torch sees: give --small --device cpu")
+    assert not out.exists()
 
 
 @pytest.mark.skipif(
@@ -237,6 +249,17 @@ def test_figures_of_vllm_come_from_the_runs_lines(tmp_path):
         config = job_config(GPU, Path("model"), changes, "run")
         assert config.policy.name == policy["name"] and config.steps == 5
         assert config.policy.settings.transfer == "ipc"
+
+
+def test_a_second_part_takes_the_models_of_the_first(tmp_path):
+    saved = tmp_path / "warm-start" / "checkpoints" / "last"
+    saved.mkdir(parents=True)
+    setup, report = Setup("cpu", True, tmp_path), Report("job", tmp_path / "lines.jsonl")
+    assert warm_start(setup, {}, report) == saved and not report.path.exists()
+    folder = model_folder("0.6B", setup)
+    made = (folder / "model.safetensors").stat().st_mtime_ns
+    assert model_folder("4B", setup) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == made
 
 
 async def test_seconds_of_sleep_and_wake_are_kept_by_name():
