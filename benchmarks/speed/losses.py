@@ -35,9 +35,10 @@ from agents.completion import Completion, FinishReason
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit, correction_weights
-from rl.credit.batch import Batch
+from rl.credit.batch import Batch, MicroBatch
 from rl.credit.logprobs import token_head
-from rl.credit.losses import FixedTerms, TokenScores, policy_objective
+from rl.credit.losses import FixedTerms, TokenScores
+from rl.credit.steps import policy_portions
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
@@ -108,7 +109,7 @@ def make_episodes(tokens: int) -> list[TrajectoryGroup]:
     return groups
 
 
-def credit_and_loss(row: Algorithm, batch: Batch, learner: Updater) -> None:
+def credit_and_loss(row: Algorithm, batch: Batch) -> None:
     """What an update does beside the model: advantages, weights, objective, gradient."""
     count = batch.num_tokens
     logprobs = torch.full((count,), -5.5)
@@ -125,21 +126,21 @@ def credit_and_loss(row: Algorithm, batch: Batch, learner: Updater) -> None:
         values if row.uses_values else None,
         credit.returns,
         corrections,
-    ).to(torch.device("cpu"), torch.float32)
-    weights, _ = learner._weights(
-        batch, torch.ones(len(batch.rewards), dtype=torch.bool), row.aggregation
-    )
-    for micro in batch.micro_batches(4096):
+    ).map(lambda x: x.float())
+    whole = torch.ones(len(batch.rewards), dtype=torch.bool)
+    for portion in policy_portions(row, batch, fixed, whole, whole, _cut):
+        micro = portion.micro
         now = logprobs[micro.tokens].requires_grad_()
         scores = TokenScores(
             now,
             torch.zeros_like(now),
             torch.zeros_like(now, requires_grad=True) if row.uses_values else None,
         )
-        tokens = micro.tokens
-        policy_objective(
-            row, scores, fixed.at(tokens), weights[tokens], 1 / count, batch.episode_ids[tokens]
-        ).loss.backward()
+        portion.terms(row, scores).loss.backward()
+
+
+def _cut(batch: Batch, episodes: Tensor) -> list[MicroBatch]:
+    return batch.micro_batches(4096, episodes)
 
 
 def measure_credit(repeats: int, tokens: int = 100_000) -> dict[str, object]:
@@ -155,12 +156,8 @@ def measure_credit(repeats: int, tokens: int = 100_000) -> dict[str, object]:
     cut = min(cpu_seconds(lambda: list(batch.micro_batches(4096))) for _ in range(repeats))
     shares = {}
     for name, row in ALGORITHMS.items():
-        learner.algorithm = row
-        credit_and_loss(row, batch, learner)
-        seconds = [
-            cpu_seconds(lambda row=row: credit_and_loss(row, batch, learner))
-            for _ in range(repeats)
-        ]
+        credit_and_loss(row, batch)
+        seconds = [cpu_seconds(lambda row=row: credit_and_loss(row, batch)) for _ in range(repeats)]
         shares[name] = round((statistics.median(seconds) - cut) / whole, 5)
     return {
         "tokens": batch.num_tokens,

@@ -15,7 +15,7 @@ With ``mask_observations=False`` the table also has the observations between sam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class MicroBatch:
     targets: Tensor
     """``[n]``, the sampled token ids."""
     tokens: Tensor
-    """``[n]``, indices into the batch's table of tokens."""
+    """``[n]``, on the CPU: indices into the batch's table of tokens."""
     support: Support | None = None
     """Sampling support of each token, or None for the whole vocabulary."""
     layout: Layout | None = None
@@ -58,17 +58,18 @@ class MicroBatch:
         """Number of sampled tokens."""
         return len(self.targets)
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
+        """A copy with changed tensors, for another device; ``tokens`` stays."""
+        names = ("input_ids", "lengths", "source", "targets")
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
+        for name in ("support", "layout"):
+            part = getattr(self, name)
+            changed[name] = None if part is None else part.map(change)
+        return replace(self, **changed)
+
     def to(self, device: torch.device) -> MicroBatch:
         """A copy on another device."""
-        return MicroBatch(
-            input_ids=self.input_ids.to(device),
-            lengths=self.lengths.to(device),
-            source=self.source.to(device),
-            targets=self.targets.to(device),
-            tokens=self.tokens.to(device),
-            support=self.support.to(device) if self.support is not None else None,
-            layout=self.layout.to(device) if self.layout is not None else None,
-        )
+        return self.map(lambda x: x.to(device))
 
 
 @dataclass(frozen=True, slots=True)

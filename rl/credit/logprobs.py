@@ -32,9 +32,13 @@ class Support:
     """
 
     ids: Tensor
-    """Token ids of all supports, concatenated."""
+    """Token ids of all supports, concatenated. ``int32``."""
+    owners: Tensor
+    """For each of ``ids`` its token, from 0 to n - 1. ``int32``."""
+    limited: Tensor
+    """``[n]`` booleans, whether a token has ids."""
     starts: Tensor
-    """``[n + 1]``: the ids of token i are starts[i] to starts[i + 1]."""
+    """``[n + 1]``, on the CPU: the ids of token i are starts[i] to starts[i + 1]."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[int, Sequence[Sequence[int]]]], num_tokens: int) -> Support:
@@ -49,27 +53,29 @@ class Support:
         for first, supports in parts:
             counts[first : first + len(supports)] = torch.tensor([len(ids) for ids in supports])
         ids = chain.from_iterable(ids for _, supports in parts for ids in supports)
-        return cls(torch.tensor(list(ids), dtype=torch.int64), _starts(counts))
+        return cls._of_counts(torch.tensor(list(ids), dtype=torch.int32), counts)
+
+    @classmethod
+    def _of_counts(cls, ids: Tensor, counts: Tensor) -> Support:
+        owners = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
+        return cls(ids, owners, counts > 0, _starts(counts))
 
     def of_tokens(self, tokens: Tensor) -> Support:
         """The support of the tokens with these indices, ``[m]``."""
         counts = self.starts.diff()[tokens]
-        starts = _starts(counts)
         # Each id keeps its offset from the first id of its token.
-        shift = (self.starts[tokens] - starts[:-1]).repeat_interleave(counts)
-        return Support(self.ids[shift + torch.arange(len(shift))], starts)
+        shift = (self.starts[tokens] - _starts(counts)[:-1]).repeat_interleave(counts)
+        return self._of_counts(self.ids[shift + torch.arange(len(shift))], counts)
 
-    def to(self, device: torch.device) -> Support:
-        """A copy on another device."""
-        return Support(self.ids.to(device), self.starts.to(device))
+    def map(self, change: Callable[[Tensor], Tensor]) -> Support:
+        """A copy with changed tensors, for another device; ``starts`` stays."""
+        return Support(change(self.ids), change(self.owners), change(self.limited), self.starts)
 
     def outside(self, first: int, stop: int, vocabulary: int) -> Tensor:
         """Ids outside of the supports of tokens first to stop: ``[stop - first, vocabulary]``."""
-        starts = self.starts[first : stop + 1]
-        counts = starts.diff()
-        outside = (counts > 0)[:, None].repeat(1, vocabulary)
-        rows = torch.arange(stop - first, device=starts.device).repeat_interleave(counts)
-        outside[rows, self.ids[starts[0] : starts[-1]]] = False
+        span = slice(int(self.starts[first]), int(self.starts[stop]))
+        outside = self.limited[first:stop, None].repeat(1, vocabulary)
+        outside[self.owners[span] - first, self.ids[span]] = False
         return outside
 
 

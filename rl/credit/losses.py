@@ -176,13 +176,10 @@ class FixedTerms:
 
     def at(self, tokens: Tensor) -> FixedTerms:
         """The terms of the tokens with these indices, ``[n]``."""
-        return self._map(lambda x: x.index_select(0, tokens))
+        return self.map(lambda x: x.index_select(0, tokens))
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> FixedTerms:
-        """A copy of the terms on a device, converted to a type."""
-        return self._map(lambda x: x.to(device=device, dtype=dtype))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> FixedTerms:
+    def map(self, change: Callable[[Tensor], Tensor]) -> FixedTerms:
+        """A copy with changed tensors."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: change(x) for name, x in given.items() if x is not None})
 

@@ -63,9 +63,15 @@ def clip_regions(
 
 def row_sums(x: Tensor, rows: Tensor) -> Tensor:
     """At each token, the sum of ``x`` over the tokens of its sequence. ``[n]``."""
-    index = rows.unique(return_inverse=True)[1]
-    sums = x.new_zeros(int(index.max()) + 1 if len(index) else 0)
-    return sums.index_add(0, index, x)[index]
+    index = _numbered(rows)
+    return x.new_zeros(x.shape).index_add(0, index, x)[index]
+
+
+def _numbered(rows: Tensor) -> Tensor:
+    """``rows`` with the numbers 0, 1, ... Unlike ``unique``, it does not wait for the device."""
+    ordered, order = rows.sort()
+    numbers = (ordered != ordered.roll(1)).cumsum(0)
+    return numbers.new_empty(rows.shape).scatter_(0, order, numbers - numbers[:1])
 
 
 def row_means(x: Tensor, rows: Tensor) -> Tensor:

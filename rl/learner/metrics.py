@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl.credit.batch import Batch
 from rl.credit.losses import Terms
+from rl.learner.memory.transfers import read, uploaded
 from rl.learner.scoring import ScoringModel
 
 COMPARED_EPISODES = 8
@@ -33,7 +34,7 @@ class UpdateMetrics:
     def __init__(self, version: int | None = None) -> None:
         self.values: dict[str, float] = {}
         """Metrics that are already final."""
-        self.step_loss = torch.zeros(())
+        self.step_loss: Tensor | float = 0.0
         """The loss of the current optimizer step so far."""
         self.num_unscored = 0
         """Number of tokens in episodes without a gradient, over all optimizer steps."""
@@ -41,59 +42,66 @@ class UpdateMetrics:
         self._sums: dict[str, Tensor] = {}
         self._losses: list[float] = []
         self._norms: list[float] = []
-        self._log_ratios: list[Tensor] = []
+        self._logprobs: list[Tensor] = []
+        self._compared: list[Tensor] = []
         self._version = version
-        self._versions: list[Tensor] = []
         self._ptx_losses: list[Tensor] = []
 
     def add(self, terms: Terms, num_tokens: int) -> None:
         """Add the terms of a micro-batch."""
         self._num_tokens += num_tokens
-        self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
+        self.step_loss = terms.loss.detach() + self.step_loss
         for name, value in terms.sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def add_imitation(self, terms: Terms, weight: float) -> None:
         """Add the terms of a micro-batch of texts to imitate. ``weight`` multiplies its loss."""
-        self.step_loss = terms.loss.detach() + self.step_loss.to(terms.loss.device)
+        self.step_loss = terms.loss.detach() + self.step_loss
         self._ptx_losses.append(terms.loss.detach() / weight)
 
-    def compare(self, logprobs: Tensor, sampling_logprobs: Tensor, versions: Tensor) -> None:
-        """Record the learner's and the sampler's log-probabilities of tokens, ``[n]`` each.
+    def compare(self, logprobs: Tensor, tokens: Tensor) -> None:
+        """Record the learner's log-probabilities, with the weights before the update.
 
         Args:
-            logprobs: the learner's, with the weights before the update.
-            sampling_logprobs: the sampler's.
-            versions: versions of the weights that sampled the tokens.
+            logprobs: ``[n]``.
+            tokens: ``[n]``, on the CPU: the tokens' indices in the batch.
         """
-        self._log_ratios.append(logprobs.detach() - sampling_logprobs)
-        self._versions.append(versions)
+        self._logprobs.append(logprobs.detach())
+        self._compared.append(tokens)
 
     def end_step(self, loss: float, grad_norm: float) -> None:
         """Record the end of an optimizer step."""
         self._losses.append(loss)
         self._norms.append(grad_norm)
-        self.step_loss = torch.zeros(())
+        self.step_loss = 0.0
 
-    def means(self) -> dict[str, float]:
-        """All metrics of the update."""
+    def means(self, batch: Batch) -> dict[str, float]:
+        """All metrics of the update of ``batch``."""
         result = dict(self.values)
         if self._losses:
             result["loss"] = sum(self._losses) / len(self._losses)
             result["grad_norm"] = sum(self._norms) / len(self._norms)
             result["optimizer_steps"] = float(len(self._losses))
             result["unscored_tokens"] = float(self.num_unscored)
+        found = iter(read([*self._ptx_losses, *self._logprobs, *self._sums.values()]))
         if self._ptx_losses:
-            result["ptx_loss"] = torch.stack(self._ptx_losses).sum().item() / len(self._losses)
-        if self._log_ratios:
-            versions = torch.cat(self._versions)
-            newest = versions.max() if self._version is None else self._version
-            result |= mismatch(torch.cat(self._log_ratios), newest - versions)
-        if self._sums:
-            stacked = torch.stack([value.double() for value in self._sums.values()])
-            numbers = (stacked / self._num_tokens).tolist()
-            result.update(zip(self._sums, numbers, strict=True))
+            total = sum(next(found).item() for _ in self._ptx_losses)
+            result["ptx_loss"] = total / len(self._losses)
+        if self._logprobs:
+            logprobs = torch.cat([next(found).to(own.dtype) for own in self._logprobs])
+            result |= self._mismatch(batch, logprobs)
+        result.update((name, next(found).item() / self._num_tokens) for name in self._sums)
         return result
+
+    def _mismatch(self, batch: Batch, logprobs: Tensor) -> dict[str, float]:
+        """Metrics of the compared tokens that the policy sampled."""
+        tokens = torch.cat(self._compared)
+        sampled = batch.sampled[tokens]
+        own = tokens[sampled]
+        versions = batch.versions[own]
+        newest = versions.max() if self._version is None else self._version
+        log_ratios = logprobs[sampled] - batch.sampling_logprobs[own].to(logprobs.dtype)
+        return mismatch(log_ratios, newest - versions)
 
 
 @torch.no_grad()
@@ -112,11 +120,8 @@ def compare_few(model: ScoringModel, batch: Batch, metrics: UpdateMetrics, max_t
     positions = torch.linspace(0, len(present) - 1, min(COMPARED_EPISODES, len(present)))
     few = torch.zeros(len(batch.rewards), dtype=torch.bool)
     few[present[positions.round().long()]] = True
-    for micro in model.micro_batches(batch, max_tokens, few):
-        logprobs = model.score(micro.to(model.device)).logprobs.cpu()
-        sampled = batch.sampled[micro.tokens]
-        own = micro.tokens[sampled]
-        metrics.compare(logprobs[sampled], batch.sampling_logprobs[own], batch.versions[own])
+    for micro in uploaded(model.micro_batches(batch, max_tokens, few), model.device):
+        metrics.compare(model.score(micro).logprobs, micro.tokens)
 
 
 def mismatch(log_ratios: Tensor, ages: Tensor) -> dict[str, float]:
@@ -129,10 +134,10 @@ def mismatch(log_ratios: Tensor, ages: Tensor) -> dict[str, float]:
     r - 1 - log r, which is never negative (Schulman, "Approximating KL divergence", 2020).
 
     Args:
-        log_ratios: ``[n]``, the learner's log-probability minus the sampler's.
+        log_ratios: ``[n]``, the learner's log-probability minus the sampler's; on the CPU.
         ages: ``[n]``, number of versions by which the sampling weights were older.
     """
-    logs = log_ratios.double().cpu()
+    logs = log_ratios.double()
     ratios = logs.exp()
     metrics = {
         "sampling/logp_difference_mean": logs.abs().mean().item(),
@@ -142,7 +147,6 @@ def mismatch(log_ratios: Tensor, ages: Tensor) -> dict[str, float]:
         "sampling/ratio_outside": ((ratios < NEAR[0]) | (ratios > NEAR[1])).double().mean().item(),
         "sampling/effective_share": effective_share(logs),
     }
-    ages = ages.cpu()
     if not ages.any():
         return metrics
     for age in ages.unique().tolist():

@@ -147,7 +147,7 @@ def score_tokens(
     logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
     logits = logits.float() / (temperature or 1.0)
     if supports:
-        support = Support.of([(0, supports)], len(supports)).to(model.device)
+        support = Support.of([(0, supports)], len(supports)).map(lambda x: x.to(model.device))
         outside = support.outside(0, len(supports), logits.shape[-1])
         logits[-len(supports) :].masked_fill_(outside, -torch.inf)
     logprobs = logits.log_softmax(-1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl.learner.memory.host import HostBuffers, Key, bring_back
+from rl.learner.memory.transfers import read
 from rl.learner.settings import OptimizerConfig
 
 WEIGHT, COPY = "weight", "copy"
@@ -160,7 +161,7 @@ class Optimizer:
         """Whether all weights are finite."""
         # The maximum keeps nan, and only one number leaves the device.
         largest = nn.utils.get_total_norm([p.detach() for p in self._parameters], math.inf)
-        return math.isfinite(largest.item())
+        return math.isfinite(read([largest])[0].item())
 
     def snapshot(self) -> Snapshot:
         """Copies of everything that a step changes, for :meth:`restore`."""

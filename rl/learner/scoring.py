@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from rl.credit.logprobs import token_head
 from rl.credit.losses import TokenScores
 from rl.learner.lora import is_adapted, without_adapter
 from rl.learner.memory.activations import check_layers, checkpointed_layers
+from rl.learner.memory.transfers import read, uploaded
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
 from rl.packing.attention import hidden_states, longest_row, prepare
 
@@ -81,6 +83,8 @@ class ScoringModule(nn.Module):
             nn.init.zeros_(self.value_head.bias)
         if with_values and own_trunk:
             self.value_trunk = copy.deepcopy(self.trunk)
+        self.unmasked_tokens = 0
+        """Length up to which padded rows need no mask of transformers, which inspects it."""
         self._needs_mask = needs_mask(model)
 
     @property
@@ -141,7 +145,7 @@ class ScoringModule(nn.Module):
     def _hidden(self, trunk: nn.Module, micro: MicroBatch) -> Tensor:
         """The last hidden states: ``[B, T, H]``."""
         with checkpointed_layers(trunk, self.memory):
-            if micro.layout is not None:
+            if micro.layout is not None or micro.input_ids.shape[1] <= self.unmasked_tokens:
                 return hidden_states(trunk, micro.input_ids, micro.layout)
             mask = None
             if self._needs_mask:
@@ -200,11 +204,14 @@ class ScoringModel:
             raise ValueError(f"temperature ({temperature}) must be >= 0")
         self.model = model
         self.temperature = temperature or 1.0
-        self.packs = packing and _can_pack(model)
+        own_attention = _can_pack(model, warns=packing)
+        self.packs = packing and own_attention
         """Whether micro-batches are packed rows."""
         self.root = ScoringModule(
             model, with_values=with_values, own_trunk=own_trunk, memory=memory
         )
+        if own_attention:
+            self.root.unmasked_tokens = longest_row(model) or sys.maxsize
         """The module through which all forward passes go."""
         self.value_head = self.root.value_head
         self.value_trunk = self.root.value_trunk
@@ -272,14 +279,18 @@ class ScoringModel:
         Returns:
             Log-probabilities, and values or None; each ``[N]``, float64, on the CPU.
         """
-        logprobs = torch.empty(batch.num_tokens, dtype=torch.float64)
-        values = torch.empty_like(logprobs) if self.value_head is not None else None
-        for micro in self.micro_batches(batch, max_tokens):
-            scores = self.score(micro.to(self.device))
-            logprobs[micro.tokens] = scores.logprobs.double().cpu()
-            if values is not None and scores.values is not None:
-                values[micro.tokens] = scores.values.double().cpu()
-        return logprobs, values
+        parts = self.micro_batches(batch, max_tokens)
+        scored = [self.score(micro) for micro in uploaded(parts, self.device)]
+        columns = [[scores.logprobs for scores in scored]]
+        if self.value_head is not None:
+            columns.append([scores.values for scores in scored if scores.values is not None])
+        found = iter(read([x for column in columns for x in column]))
+        tables = []
+        for _ in columns:
+            tables.append(torch.empty(batch.num_tokens, dtype=torch.float64))
+            for micro in parts:
+                tables[-1][micro.tokens] = next(found)
+        return tables[0], tables[1] if len(tables) > 1 else None
 
     @torch.no_grad()
     def _check_head(self) -> None:
@@ -296,10 +307,10 @@ class ScoringModel:
             )
 
 
-def _can_pack(model: PreTrainedModel) -> bool:
+def _can_pack(model: PreTrainedModel, *, warns: bool) -> bool:
     # A state's leak into the next sequence can be too small to measure before training.
     reason = "a layer's state passes from row to row" if needs_mask(model) else prepare(model)
-    if reason is not None:
+    if reason is not None and warns:
         _say_padded(model, reason)
     return reason is None
 

@@ -20,7 +20,9 @@ from transformers import PreTrainedModel
 
 from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch
+from rl.credit.steps import Portion
 from rl.errors import RunFailure
+from rl.learner.memory.transfers import read, uploaded
 from rl.learner.optimizer import Optimizer
 from rl.learner.scoring import ScoringModel
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
@@ -105,12 +107,17 @@ class TokenRewards:
         logits, outcomes = (scale * sums)[present], batch.outcomes[present]
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, outcomes).item()
         slopes = (torch.sigmoid(scale * sums) - batch.outcomes) * scale / len(logits)
-        for micro in self.model.micro_batches(batch.whole_vocabulary(), self._max_tokens):
-            scored = self.model.score(micro.to(self.model.device))
+        slopes = slopes.to(self.model.dtype)
+        parts = [
+            Portion(micro, weights=slopes[owners], rows=owners)
+            for micro in self.model.micro_batches(batch.whole_vocabulary(), self._max_tokens)
+            for owners in [batch.episode_ids[micro.tokens]]
+        ]
+        for part in uploaded(parts, self.model.device):
+            scored = self.model.score(part.micro)
             trained = scored.logprobs if scored.values is None else scored.values
-            slope = slopes[batch.episode_ids[micro.tokens]].to(trained.device, trained.dtype)
-            self.optimizer.backward((trained * slope).sum())
-        norm = self.optimizer.clip_gradients().item()
+            self.optimizer.backward((trained * part.weights).sum())
+        norm = read([self.optimizer.clip_gradients()])[0].item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self.optimizer.zero_grad()
             raise RunFailure(

@@ -8,7 +8,8 @@ optimizer steps, each over one minibatch, and sums a step over its micro-batches
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,14 +19,9 @@ from transformers import PreTrainedModel
 from rl.credit.algorithm import Algorithm
 from rl.credit.assignment import fixed_terms
 from rl.credit.batch import Batch, MicroBatch
-from rl.credit.losses import (
-    FixedTerms,
-    adapted_kl_coef,
-    imitation_objective,
-    policy_objective,
-    token_weights,
-)
-from rl.credit.options import Aggregation
+from rl.credit.losses import FixedTerms, adapted_kl_coef
+from rl.credit.steps import Portion, imitation_portions, minibatches, policy_portions
+from rl.learner.memory.transfers import read, uploaded
 from rl.learner.metrics import UpdateMetrics, compare_few
 from rl.learner.optimizer import Optimizer
 from rl.learner.scoring import ScoringModel, copied, make_reference
@@ -172,48 +168,46 @@ class Updater:
             metrics.values.update(self.token_rewards.accumulate(batch, token_scores))
         fixed, measured = self._fixed_terms(batch, token_scores)
         metrics.values.update(measured)
-        sampling_logprobs = self._on_device(batch.sampling_logprobs)
-        tables = batch.sampled, batch.versions, batch.episode_ids
-        sampled, versions, owners = (table.to(self.model.device) for table in tables)
-        self.credit = batch.episode_ids, fixed.advantages.cpu()
+        self.credit = batch.episode_ids, fixed.advantages
         zero = fixed.advantages.abs() <= ZERO_ADVANTAGE
         metrics.values["frac_zero_advantage"] = zero.double().mean().item()
         has_gradient = self._has_gradient(batch, fixed.advantages)
         if not has_gradient.any():
             compare_few(self.model, batch, metrics, self.max_tokens_per_micro_batch)
-        steps_before = self.optimizer.num_steps
-        minibatches = list(self._minibatches(batch))
-        for number, episodes in enumerate(minibatches):
-            weights, num_tokens = self._weights(batch, episodes, self.algorithm.aggregation)
+        steps, row = [], self.algorithm
+        order = list(minibatches(row, batch, self._generator))
+        for number, episodes in enumerate(order):
             trained = episodes & has_gradient
             metrics.num_unscored += int((episodes & ~has_gradient)[batch.episode_ids].sum())
-            for micro in self._micro_batches(batch, trained):
-                scores = self.model.score(micro)
-                terms = policy_objective(
-                    self.algorithm,
-                    scores,
-                    fixed.at(micro.tokens),
-                    weights[micro.tokens],
-                    value_weight=1 / num_tokens,
-                    rows=owners[micro.tokens],
-                )
-                self.optimizer.backward(terms.loss)
-                if self.optimizer.num_steps == steps_before:
-                    mine = sampled[micro.tokens]
-                    own = micro.tokens[mine]
-                    metrics.compare(scores.logprobs[mine], sampling_logprobs[own], versions[own])
-                metrics.add(terms, micro.num_tokens)
-            if not trained.any():
-                self.optimizer.add_zero_gradient()
-            self._imitate(ptx_data[number :: len(minibatches)], metrics)
-            self._step(metrics)
+            steps.append(policy_portions(row, batch, fixed, episodes, trained, self._cut))
+            texts = ptx_data[number :: len(order)] if row.ptx_coef else ()
+            steps[-1] += self._imitation(Batch.from_segments(texts), row.ptx_coef)
+        self._make_steps(steps, metrics)
         if self.token_rewards is not None:
             self.token_rewards.step()
+
+    def _make_steps(self, steps: Sequence[Sequence[Portion]], metrics: UpdateMetrics) -> None:
+        """Make the optimizer steps. The host waits for the device only at the end of each."""
+        portions = uploaded([portion for step in steps for portion in step], self.model.device)
+        for number, step in enumerate(steps):
+            if all(portion.fixed is None for portion in step):
+                self.optimizer.add_zero_gradient()
+            for portion in islice(portions, len(step)):
+                scores = self.model.score(portion.micro)
+                terms = portion.terms(self.algorithm, scores)
+                self.optimizer.backward(terms.loss)
+                if portion.fixed is None:
+                    metrics.add_imitation(terms, self.algorithm.ptx_coef)
+                else:
+                    metrics.add(terms, portion.micro.num_tokens)
+                    if number == 0:
+                        metrics.compare(scores.logprobs, portion.micro.tokens)
+            self._step(metrics)
 
     def _fixed_terms(
         self, batch: Batch, token_scores: Tensor | None
     ) -> tuple[FixedTerms, dict[str, float]]:
-        """The constant terms of the update, on the model's device, and their metrics."""
+        """The constant terms of the update, in the type of scores, and their metrics."""
         row, max_tokens = self.algorithm, self.max_tokens_per_micro_batch
         old, values, ref = None, None, None
         if row.uses_old_scores:
@@ -221,21 +215,10 @@ class Updater:
         if self.reference is not None:
             ref, _ = self.reference.score_batch(batch, max_tokens)
         fixed, metrics = fixed_terms(row, batch, values, old, ref, token_scores)
-        return fixed.to(self.model.device, self.model.dtype), metrics
+        return fixed.map(lambda x: x.to(self.model.dtype)), metrics
 
-    def _imitate(self, ptx_data: Sequence[Segment], metrics: UpdateMetrics) -> None:
-        """Add the gradient of the texts' mean cross-entropy, times ``ptx_coef``."""
-        if not ptx_data or not self.algorithm.ptx_coef:
-            return
-        batch = Batch.from_segments(ptx_data)
-        all_episodes = torch.ones(len(batch.rewards), dtype=torch.bool)
-        weights, _ = self._weights(batch, all_episodes, "token-mean")
-        for micro in self._micro_batches(batch, all_episodes):
-            terms = imitation_objective(
-                self.model.score(micro), self.algorithm.ptx_coef * weights[micro.tokens]
-            )
-            self.optimizer.backward(terms.loss)
-            metrics.add_imitation(terms, self.algorithm.ptx_coef)
+    def _imitation(self, texts: Batch, coef: float = 1.0) -> list[Portion]:
+        return imitation_portions(texts, self.model.dtype, self._cut, coef)
 
     def supervised_update(self, segments: Sequence[Segment]) -> dict[str, float]:
         """Make one optimizer step on the mean cross-entropy of the tokens with loss_mask 1.
@@ -255,12 +238,10 @@ class Updater:
         metrics = UpdateMetrics()
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
-        all_episodes = torch.ones(len(batch.rewards), dtype=torch.bool)
-        weights, _ = self._weights(batch, all_episodes, "token-mean")
-        for micro in self._micro_batches(batch, all_episodes):
-            terms = imitation_objective(self.model.score(micro), weights[micro.tokens])
+        for portion in uploaded(self._imitation(batch), self.model.device):
+            terms = portion.terms(self.algorithm, self.model.score(portion.micro))
             self.optimizer.backward(terms.loss)
-            metrics.add(terms, micro.num_tokens)
+            metrics.add(terms, portion.micro.num_tokens)
         self._step(metrics)
         return self._finish(batch, metrics)
 
@@ -300,32 +281,6 @@ class Updater:
         parts = {"value_head": self.model.value_head, "value_trunk": self.model.value_trunk}
         return {**parts, "reference": copied(self.reference), "token_rewards": self.token_rewards}
 
-    def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
-        """The episodes of each optimizer step: ``[M]`` booleans."""
-        present = batch.episode_ids.unique()
-        parts = min(self.algorithm.minibatches, len(present))
-        for _ in range(self.algorithm.epochs):
-            if parts > 1:
-                present = present[torch.randperm(len(present), generator=self._generator)]
-            for part in present.tensor_split(parts):
-                episodes = torch.zeros(len(batch.rewards), dtype=torch.bool)
-                episodes[part] = True
-                yield episodes
-
-    def _weights(
-        self, batch: Batch, episodes: Tensor, aggregation: Aggregation
-    ) -> tuple[Tensor, int]:
-        """Weights ``[N]`` of tokens in the step of these episodes, and its number of tokens."""
-        chosen = episodes[batch.episode_ids]
-        ids = batch.episode_ids[chosen]
-        if aggregation == "prompt-mean":
-            ids = batch.group_ids[ids]
-        elif aggregation == "outcome-mean":
-            ids = (batch.outcomes[ids] > 0.5).long()
-        weights = torch.zeros(batch.num_tokens, dtype=torch.float64)
-        weights[chosen] = token_weights(ids, aggregation, self.algorithm.max_tokens)
-        return self._on_device(weights), int(chosen.sum())
-
     def _has_gradient(self, batch: Batch, advantages: Tensor) -> Tensor:
         """Whether each episode has a gradient: ``[M]`` booleans.
 
@@ -333,18 +288,16 @@ class Updater:
         episode has a gradient, a few are scored for the metrics.
         """
         episodes = torch.full((len(batch.rewards),), self.algorithm.gradient_at_zero)
-        episodes[batch.episode_ids[advantages.cpu() != 0]] = True
+        episodes[batch.episode_ids[advantages != 0]] = True
         return episodes
 
-    def _micro_batches(self, batch: Batch, episodes: Tensor) -> Iterator[MicroBatch]:
-        """The micro-batches of these episodes, on the model's device."""
+    def _cut(self, batch: Batch, episodes: Tensor) -> list[MicroBatch]:
         limit, whole = self.max_tokens_per_micro_batch, self.algorithm.uses_sequences
-        for micro in self.model.micro_batches(batch, limit, episodes, whole=whole):
-            yield micro.to(self.model.device)
+        return self.model.micro_batches(batch, limit, episodes, whole=whole)
 
     def _step(self, metrics: UpdateMetrics) -> None:
-        grad_norm = self.optimizer.clip_gradients().item()
-        loss = metrics.step_loss.item()
+        norm = self.optimizer.clip_gradients()
+        loss, grad_norm = (x.item() for x in read([norm.new_zeros(()) + metrics.step_loss, norm]))
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             self.optimizer.zero_grad()
             raise NonFiniteLoss(
@@ -373,7 +326,7 @@ class Updater:
             "masked_episodes": float(batch.num_masked),
             "skipped_updates": float(self.num_skipped_updates),
         }
-        means = metrics.means()
+        means = metrics.means(batch)
         if "kl" in means:
             means["kl_coef"] = self.algorithm.kl.coef
             self._adapt(means["kl"], batch)
@@ -395,6 +348,3 @@ class Updater:
                 self.algorithm.kl.horizon,
             )
             self.algorithm = self.algorithm.changed({"kl.coef": coef})
-
-    def _on_device(self, x: Tensor) -> Tensor:
-        return x.to(device=self.model.device, dtype=self.model.dtype)

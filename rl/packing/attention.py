@@ -3,33 +3,38 @@
 :func:`prepare` gives a model this attention function. It computes only packed rows, and passes
 every other call to Hugging Face's ``sdpa``. Packed rows pass through the model's own ``forward``.
 Their layout is passed as a keyword, so that layers that are computed again in the backward pass
-receive it as well. Packed rows also need a mask of four dimensions, which is not read. Without it,
-transformers would take jumps in the positions of shared prefixes for borders of documents.
+receive it as well. These calls have a mask of four dimensions, which is not read. Without it,
+transformers would take jumps in the positions of shared prefixes for borders of documents, and read
+the positions of padded rows on the host, which waits for a GPU in each forward pass.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from inspect import signature
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from agents.local.forward import rope_window
-from rl.packing.layout import Bucket, Layout, pack
+from rl.packing.layout import Bucket, Chunk, Layout, pack
 from rl.packing.prefixes import Integers, split
 
 logger = logging.getLogger(__name__)
 
 NAME = "turnwise_packed"
+Padded = Literal["padded"]
+PADDED: Final = "padded"
+"""In place of a layout: causal rows that are padded on the right, which need no mask."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Largest difference of a hidden state in :func:`prepare`, relative to its sequence's largest."""
 COARSE_TOLERANCE = 0.05
@@ -38,21 +43,21 @@ _variable_length = True
 """Whether packed rows on CUDA use variable-length attention."""
 
 
-def hidden_states(trunk: nn.Module, input_ids: Tensor, layout: Layout) -> Tensor:
-    """The last hidden states of a packed row: ``[1, T, H]``.
+def hidden_states(trunk: nn.Module, input_ids: Tensor, layout: Layout | None) -> Tensor:
+    """The last hidden states of rows: ``[B, T, H]``.
 
     Args:
         trunk: a model without its head, whose model :func:`prepare` accepted.
-        input_ids: ``[1, T]``.
-        layout: the row's layout.
+        input_ids: ``[B, T]``; B is 1 for a packed row.
+        layout: layout of the packed row, or None for rows that are padded on the right.
     """
     unread = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
     hidden: Tensor = trunk(
         input_ids=input_ids,
         attention_mask=unread,
-        position_ids=layout.positions,
+        position_ids=None if layout is None else layout.positions,
         use_cache=False,
-        packed=layout,
+        packed=layout or PADDED,
     ).last_hidden_state
     return hidden
 
@@ -92,32 +97,42 @@ def _attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    packed: Layout | None = None,
+    packed: Layout | Padded | None = None,
     scaling: float | None = None,
     **given: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """An attention function of transformers; tensors are ``[B, heads, T, D]``."""
-    if packed is None:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **given
-        )
+    if not isinstance(packed, Layout):
+        mask = None if packed == PADDED else attention_mask
+        return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **given)
     half = query.dtype in (torch.float16, torch.bfloat16)
     attend = _by_lengths if query.is_cuda and half and _variable_length else _by_buckets
-    return attend(query, key, value, packed, scaling), None
+    if len(packed.chunks) == 1:
+        return attend(query, key, value, packed, packed.chunks[0], scaling), None
+    # The backward pass copies the keys of shared prefixes again, one chunk at a time.
+    run = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=False)
+    parts = query.split([chunk.num_tokens for chunk in packed.chunks], dim=2)
+    results = [
+        run(part, key, value, packed, chunk, scaling)
+        for part, chunk in zip(parts, packed.chunks, strict=True)
+    ]
+    return torch.cat(results, dim=1), None
 
 
 def _by_buckets(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, chunk: Chunk, scaling: float | None
 ) -> Tensor:
-    """Attention of each bucket as one batch: ``[1, T, heads, D]``."""
-    # One split has one backward pass; slices would each fill a gradient as long as the row.
-    queries, keys, values = (x[0].split(layout.sizes, dim=1) for x in (query, key, value))
+    """Attention of each bucket as one batch: ``[1, tokens of the chunk, heads, D]``."""
+    buckets = [layout.buckets[i] for i in chunk.buckets]
+    queries = query[0].split([bucket.size for bucket in buckets], dim=1)
+    read = _read(key, layout, chunk), _read(value, layout, chunk)
+    masks = [layout.masks[i] for i in chunk.buckets]
     results = []
-    for number, (bucket, mask) in enumerate(zip(layout.buckets, layout.masks, strict=True)):
+    for bucket, own, keys, values, mask in zip(buckets, queries, *read, masks, strict=True):
         result = scaled_dot_product_attention(
-            _segments(bucket, queries[number]),
-            _segments(bucket, keys[number], [keys[i] for i in bucket.prefix]),
-            _segments(bucket, values[number], [values[i] for i in bucket.prefix]),
+            _segments(bucket, own),
+            keys,
+            values,
             attn_mask=mask,
             is_causal=mask is None,
             scale=scaling,
@@ -125,6 +140,15 @@ def _by_buckets(
         )
         results.append(result.transpose(1, 2).flatten(0, 1))
     return torch.cat(results)[None]
+
+
+def _read(x: Tensor, layout: Layout, chunk: Chunk) -> Iterator[Tensor]:
+    """What the segments of each bucket read of ``x``: ``[segments, heads, num_keys, D]``."""
+    # One split has one backward pass; slices would each fill a gradient as long as the row.
+    parts = x[0].split(layout.sizes, dim=1)
+    for i in chunk.buckets:
+        bucket = layout.buckets[i]
+        yield _segments(bucket, parts[i], [parts[j] for j in bucket.prefix])
 
 
 def _segments(bucket: Bucket, own: Tensor, prefix: Sequence[Tensor] = ()) -> Tensor:
@@ -137,21 +161,23 @@ def _segments(bucket: Bucket, own: Tensor, prefix: Sequence[Tensor] = ()) -> Ten
 
 
 def _by_lengths(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, chunk: Chunk, scaling: float | None
 ) -> Tensor:
-    """Variable-length attention on CUDA: ``[1, T, heads, D]``."""
+    """Variable-length attention on CUDA: ``[1, tokens of the chunk, heads, D]``."""
     from torch.nn.attention.varlen import varlen_attn
 
-    lengths = layout.lengths
-    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
+    keys, values = (
+        torch.cat([part.transpose(1, 2).flatten(0, 1) for part in _read(x, layout, chunk)])
+        for x in (key, value)
+    )
     result = varlen_attn(
-        query,
-        key.index_select(0, lengths.keys),
-        value.index_select(0, lengths.keys),
-        lengths.query_starts,
-        lengths.key_starts,
-        lengths.longest_query,
-        lengths.longest_key,
+        query[0].transpose(0, 1),
+        keys,
+        values,
+        chunk.query_starts,
+        chunk.key_starts,
+        chunk.longest_query,
+        chunk.longest_key,
         scale=scaling,
         # No later key: a query's own key is the last one that it reads.
         window_size=(-1, 0),
@@ -187,7 +213,7 @@ def _measured(model: PreTrainedModel) -> str | None:
     trunk, device = model.base_model, model.device
     ids = torch.from_numpy(row.token_ids)[None].to(device)
     try:
-        packed = hidden_states(trunk, ids, row.layout.to(device))[0]
+        packed = hidden_states(trunk, ids, row.layout.map(lambda x: x.to(device)))[0]
         for sequence, places in zip(ordered, row.places, strict=True):
             alone = torch.from_numpy(sequence)[None].to(device)
             expected = trunk(input_ids=alone, use_cache=False).last_hidden_state[0]

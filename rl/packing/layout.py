@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,6 +12,10 @@ import torch
 from torch import Tensor
 
 from rl.packing.prefixes import Integers, spans
+
+KEYS_PER_TOKEN = 4
+"""Maximum number of keys that attention holds at a time, per token of the row. Segments after a
+common prefix each read a copy of its keys. Rows with more keys are computed in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,32 @@ class Bucket:
     length: int
     prefix: tuple[int, ...]
     """The buckets, each of one segment, whose tokens come before; from the first token on."""
+    num_keys: int
+    """Number of keys that a segment reads: those of its prefix and its own."""
 
     @property
     def size(self) -> int:
         """Number of tokens in the bucket."""
         return self.count * self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Neighbouring buckets whose attention is computed together. Offsets are ``int32``."""
+
+    buckets: range
+    num_tokens: int
+    query_starts: Tensor
+    """Offset of each segment's queries among those of the chunk, and their number."""
+    key_starts: Tensor
+    """Offset of each segment's keys, those of its prefix included, and their number."""
+    longest_query: int
+    longest_key: int
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Chunk:
+        """A copy with changed tensors."""
+        starts = change(self.query_starts), change(self.key_starts)
+        return replace(self, query_starts=starts[0], key_starts=starts[1])
 
 
 @dataclass(frozen=True)
@@ -35,12 +60,15 @@ class Layout:
 
     buckets: tuple[Bucket, ...]
     """The buckets, in the order of the row."""
+    chunks: tuple[Chunk, ...]
+    """The chunks, in the order of the row. A row has one, unless its segments read many keys."""
     positions: Tensor
     """``[1, T]``, the position of each token in its sequence."""
 
-    def to(self, device: torch.device) -> Layout:
-        """A copy on another device."""
-        return Layout(self.buckets, self.positions.to(device))
+    def map(self, change: Callable[[Tensor], Tensor]) -> Layout:
+        """A copy with changed tensors."""
+        chunks = tuple(chunk.map(change) for chunk in self.chunks)
+        return Layout(self.buckets, chunks, change(self.positions))
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -56,40 +84,9 @@ class Layout:
         return [self._mask(bucket) if bucket.prefix else None for bucket in self.buckets]
 
     def _mask(self, bucket: Bucket) -> Tensor:
-        before = sum(self.sizes[i] for i in bucket.prefix)
-        shape = bucket.length, before + bucket.length
-        return torch.ones(shape, dtype=torch.bool, device=self.positions.device).tril(before)
-
-    @cached_property
-    def lengths(self) -> Lengths:
-        """The segments in the form that variable-length attention reads."""
-        starts = np.cumsum([0, *self.sizes])
-        queries, keys = [], []
-        for number, bucket in enumerate(self.buckets):
-            prefix = [np.arange(starts[i], starts[i + 1]) for i in bucket.prefix]
-            for own in np.arange(starts[number], starts[number + 1]).reshape(bucket.count, -1):
-                queries.append(len(own))
-                keys.append(np.concatenate([*prefix, own]))
-        counts = [len(key) for key in keys]
-        device = self.positions.device
-        return Lengths(
-            keys=torch.from_numpy(np.concatenate(keys)).to(device),
-            query_starts=_starts(queries).to(device),
-            key_starts=_starts(counts).to(device),
-            longest_query=max(queries),
-            longest_key=max(counts),
-        )
-
-
-class Lengths(NamedTuple):
-    """Segments with the keys of their prefixes and their own; offsets are ``int32``."""
-
-    keys: Tensor
-    """The token of each key, segment by segment."""
-    query_starts: Tensor
-    key_starts: Tensor
-    longest_query: int
-    longest_key: int
+        shape = bucket.length, bucket.num_keys
+        whole = torch.ones(shape, dtype=torch.bool, device=self.positions.device)
+        return whole.tril(bucket.num_keys - bucket.length)
 
 
 class PackedRow(NamedTuple):
@@ -122,8 +119,8 @@ def pack(sequences: Sequence[Integers], shared: Integers) -> PackedRow:
         shared: tokens that each sequence shares with the one before it.
     """
     nodes, leaves = _tree([len(sequence) for sequence in sequences], shared)
-    buckets = _place(nodes)
-    count = sum(bucket.size for bucket in buckets)
+    count = sum(node.end - node.start for node in nodes)
+    buckets = _place(nodes, KEYS_PER_TOKEN * count)
     token_ids, positions = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     path: list[Integers] = []
     for node in nodes:
@@ -131,7 +128,8 @@ def pack(sequences: Sequence[Integers], shared: Integers) -> PackedRow:
         token_ids[at] = sequences[node.sequence][node.start : node.end]
         positions[at] = np.arange(node.start, node.end)
         path.append(at if node.parent < 0 else np.concatenate([path[node.parent], at]))
-    layout = Layout(buckets, torch.from_numpy(positions)[None])
+    chunks = tuple(_chunks(buckets, KEYS_PER_TOKEN * count))
+    layout = Layout(buckets, chunks, torch.from_numpy(positions)[None])
     return PackedRow(token_ids, layout, [path[leaf] for leaf in leaves])
 
 
@@ -153,8 +151,8 @@ def _tree(lengths: Sequence[int], shared: Integers) -> tuple[list[_Node], list[i
     return nodes, leaves
 
 
-def _place(nodes: list[_Node]) -> tuple[Bucket, ...]:
-    """The buckets of a tree. Also sets the nodes' offsets."""
+def _place(nodes: list[_Node], max_keys: int) -> tuple[Bucket, ...]:
+    """The buckets of a tree, each with at most ``max_keys`` keys. Also sets the nodes' offsets."""
     parents = {node.parent for node in nodes}
     members: dict[tuple[int, ...], list[int]] = {}
     for number, node in enumerate(nodes):
@@ -166,11 +164,37 @@ def _place(nodes: list[_Node]) -> tuple[Bucket, ...]:
     offset = 0
     for (parent, length, *_), inside in members.items():
         path.update((number, (*path[parent], len(buckets))) for number in inside)
-        buckets.append(Bucket(len(inside), length, path[parent]))
+        num_keys = nodes[inside[0]].end
+        for count in _shares(len(inside), max_keys // num_keys):
+            buckets.append(Bucket(count, length, path[parent], num_keys))
         for number in inside:
             nodes[number].offset = offset
             offset += length
     return tuple(buckets)
+
+
+def _shares(total: int, most: int) -> list[int]:
+    """``total`` in shares of at most ``most``."""
+    return [min(most, total - i) for i in range(0, total, most)]
+
+
+def _chunks(buckets: Sequence[Bucket], max_keys: int) -> Iterator[Chunk]:
+    """Spans of buckets that read at most ``max_keys`` keys."""
+    keys = [bucket.count * bucket.num_keys for bucket in buckets]
+    first = total = 0
+    for number, more in enumerate(keys):
+        if total + more > max_keys:
+            yield _chunk(buckets, range(first, number))
+            first, total = number, 0
+        total += more
+    yield _chunk(buckets, range(first, len(buckets)))
+
+
+def _chunk(buckets: Sequence[Bucket], span: range) -> Chunk:
+    segments = [buckets[i] for i in span for _ in range(buckets[i].count)]
+    queries, keys = [bucket.length for bucket in segments], [bucket.num_keys for bucket in segments]
+    starts = _starts(queries), _starts(keys)
+    return Chunk(span, sum(queries), *starts, max(queries), max(keys))
 
 
 def _starts(counts: Sequence[int]) -> Tensor:

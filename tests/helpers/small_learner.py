@@ -10,13 +10,13 @@ from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 VOCABULARY = 23
 
 
-def build_model(seed=0, dtype=torch.float32, **options):
+def build_model(seed=0, dtype=torch.float32, layers=2, **options):
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=16,
         intermediate_size=32,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=128,

@@ -18,7 +18,8 @@ from torch import nn
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
-from rl.credit.losses import TokenScores, policy_objective
+from rl.credit.losses import TokenScores
+from rl.credit.steps import policy_portions
 from rl.learner.scoring import ScoringModel
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
@@ -250,21 +251,17 @@ def test_parts_computed_separately_add_up(name, plan, seed, ranks):
     scores = None if learner.token_rewards is None else learner.token_rewards.scores(batch)
     fixed, _ = learner._fixed_terms(batch, scores)
     everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
-    weights, num_tokens = learner._weights(batch, everyone, row.aggregation)
     generator = torch.Generator().manual_seed(seed)
     owner = torch.randint(0, ranks, (len(batch.rewards),), generator=generator)
     loss, slopes = 0.0, torch.zeros(3, SIZE, dtype=torch.float64)
+
+    def cut(batch, episodes):
+        return batch.micro_batches(12, episodes)
+
     for rank in range(ranks):
         parameters = learner.model.parameters()
-        for micro in batch.micro_batches(12, owner == rank):
-            terms = policy_objective(
-                row,
-                learner.model.score(micro),
-                fixed.at(micro.tokens),
-                weights[micro.tokens],
-                1 / num_tokens,
-                batch.episode_ids[micro.tokens],
-            )
+        for portion in policy_portions(row, batch, fixed, everyone, owner == rank, cut):
+            terms = portion.terms(row, learner.model.score(portion.micro))
             loss += terms.loss.item()
             parts = torch.autograd.grad(terms.loss, parameters, allow_unused=True)
             for total, part in zip(slopes, parts, strict=True):

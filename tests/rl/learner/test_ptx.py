@@ -61,7 +61,7 @@ def test_each_optimizer_step_takes_its_share(make_model, groups):
     texts = [t.segments[0] for group in groups for t in group.trajectories]
     row = replace(GRPO, ptx_coef=1.0, minibatches=2)
     learner, seen = Updater(make_model(), row, FREE), []
-    imitate = learner._imitate
-    learner._imitate = lambda share, metrics: (seen.append(len(share)), imitate(share, metrics))
+    imitation = learner._imitation
+    learner._imitation = lambda b, coef: seen.append(len(b.rewards)) or imitation(b, coef)
     learner.update(groups, texts)
     assert seen == [3, 2]

@@ -12,6 +12,7 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.assignment import assign_credit
 from rl.credit.batch import Batch
 from rl.credit.losses import token_weights
+from rl.credit.steps import step_weights
 from rl.errors import RunFailure
 from rl.learner.seam import NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
@@ -147,11 +148,10 @@ def test_a_learner_resumes_with_token_rewards(make_model, groups, name):
         other.load_state_dict({**state, "reference": None})
 
 
-def test_right_and_wrong_tokens_have_means_of_their_own(make_model, groups):
-    learner = Updater(make_model(), OREAL.changed({"kl.coef": 0.0}), CONFIG)
+def test_right_and_wrong_tokens_have_means_of_their_own(groups):
     record_outcomes(groups)
     batch = Batch.from_groups(groups)
-    weights, _ = learner._weights(batch, torch.ones(5, dtype=torch.bool), "outcome-mean")
+    weights = step_weights(batch, torch.ones(5, dtype=torch.bool), "outcome-mean")
     right = batch.outcomes[batch.episode_ids] == 1
     assert weights[right].sum().item() == pytest.approx(1)
     assert weights[~right].sum().item() == pytest.approx(1)

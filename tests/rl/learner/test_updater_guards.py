@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import rl.learner.updater
+import rl.credit.steps
 from rl.credit.algorithms import ALGORITHMS
 from rl.learner.seam import BrokenWeights, NonFiniteLoss
 from rl.learner.settings import OptimizerConfig
@@ -70,7 +70,7 @@ def test_an_update_of_several_steps_happens_completely_or_not_at_all(
     for learner in (failing, sound):
         for _ in range(updates_before):
             learner.update(groups)
-    objective = rl.learner.updater.policy_objective
+    objective = rl.credit.steps.policy_objective
     steps = failing.optimizer.num_steps
 
     def poisoned(*args, **kwargs):
@@ -79,7 +79,7 @@ def test_an_update_of_several_steps_happens_completely_or_not_at_all(
         return replace(terms, loss=terms.loss * float("nan")) if broken else terms
 
     with monkeypatch.context() as patch:
-        patch.setattr(rl.learner.updater, "policy_objective", poisoned)
+        patch.setattr(rl.credit.steps, "policy_objective", poisoned)
         with pytest.raises(NonFiniteLoss, match=rf"optimizer step {steps + 3} has loss nan"):
             failing.update(groups)
     torch.testing.assert_close(states(failing), states(sound), rtol=0, atol=0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.credit.batch import Batch
-from rl.packing.layout import pack
+from rl.packing.layout import KEYS_PER_TOKEN, pack
 from rl.packing.prefixes import MIN_SHARED, split
 from rl.rollout.trajectory import Segment
 
@@ -104,20 +104,35 @@ def test_units_stay_together():
 
 def contexts(layout, token_ids):
     """The tokens and positions that each token of the row reads, itself last."""
-    lengths, read = layout.lengths, {}
-    keys, positions = lengths.keys.tolist(), layout.positions[0].tolist()
-    for q, stop, k, end in zip(
-        lengths.query_starts.tolist(),
-        lengths.query_starts.tolist()[1:],
-        lengths.key_starts.tolist(),
-        lengths.key_starts.tolist()[1:],
-        strict=False,
-    ):
-        for place in range(stop - q):
-            seen = keys[k : end - (stop - q) + place + 1]
-            assert seen[-1] == q + place
-            read[q + place] = [token_ids[i] for i in seen], [positions[i] for i in seen]
+    starts, read = np.cumsum([0, *layout.sizes]).tolist(), {}
+    positions = layout.positions[0].tolist()
+    for start, bucket in zip(starts, layout.buckets, strict=False):
+        before = [t for i in bucket.prefix for t in range(starts[i], starts[i + 1])]
+        assert bucket.num_keys == len(before) + bucket.length
+        for own in np.arange(start, start + bucket.size).reshape(bucket.count, -1).tolist():
+            for place, t in enumerate(own):
+                seen = before + own[: place + 1]
+                read[t] = [token_ids[i] for i in seen], [positions[i] for i in seen]
     return read
+
+
+def assert_chunks(layout, max_keys):
+    """Chunks cover the buckets in order, and none reads more than ``max_keys`` keys."""
+    assert [i for c in layout.chunks for i in c.buckets] == list(range(len(layout.buckets)))
+    for chunk in layout.chunks:
+        buckets = [b for i in chunk.buckets for b in [layout.buckets[i]] * layout.buckets[i].count]
+        assert chunk.query_starts.diff().tolist() == [b.length for b in buckets]
+        assert chunk.key_starts.diff().tolist() == [b.num_keys for b in buckets]
+        assert chunk.num_tokens == chunk.query_starts[-1]
+        assert chunk.longest_query == max(b.length for b in buckets)
+        assert chunk.longest_key == max(b.num_keys for b in buckets)
+        assert chunk.key_starts[-1] <= max_keys
+    keys = [int(chunk.key_starts[-1]) for chunk in layout.chunks]
+    # A chunk ends where the next bucket does not fit.
+    firsts = [layout.buckets[c.buckets[0]] for c in layout.chunks[1:]]
+    assert all(
+        total + b.count * b.num_keys > max_keys for total, b in zip(keys, firsts, strict=False)
+    )
 
 
 @settings(deadline=None, max_examples=60)
@@ -144,12 +159,25 @@ def test_every_token_reads_what_comes_before_it(seed, count, max_tokens, whole):
         assert len(token_ids) == layout.positions.shape[1] == sum(layout.sizes)
         assert sorted(set(np.concatenate(places))) == list(range(len(token_ids)))
         assert len(token_ids) <= max_tokens or any(set(part.sequences) == set(u) for u in units)
+        assert_chunks(layout, KEYS_PER_TOKEN * len(token_ids))
         read = contexts(layout, token_ids.tolist())
         for row, at in zip(members, places, strict=True):
             for t, place in enumerate(at.tolist()):
                 assert read[place] == (row[: t + 1].tolist(), list(range(t + 1)))
         seen.extend(part.sequences)
     assert sorted(seen) == list(range(count))
+
+
+def test_many_short_answers_after_one_prompt_are_computed_in_chunks():
+    generator = np.random.default_rng(0)
+    rows = group(generator, 40, 100, 2)
+    (part,) = split(rows, alone(40), 1000)
+    layout = pack([rows[i] for i in part.sequences], part.shared).layout
+    assert layout.sizes == [100, 14, 14, 14, 14, 14, 10]
+    # The row has 180 tokens, so a chunk reads at most 720 keys; an answer reads 102.
+    assert [bucket.count for bucket in layout.buckets] == [1, 7, 7, 7, 7, 7, 5]
+    assert_chunks(layout, 720)
+    assert len(layout.chunks) == 7
 
 
 def test_masks_are_the_lower_right_triangle():
