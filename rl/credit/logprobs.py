@@ -94,8 +94,9 @@ def token_head(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of its distribution, under the temperature.
 
-    Logits are computed in chunks of positions, and computed again in the backward pass. Softmax and
-    logarithm are float32 (float64 for a float64 model), whatever the model's type.
+    Logits are computed in chunks of positions. The backward pass starts with the last chunk, which
+    is kept, and computes the others again. Softmax and logarithm are float32 (float64 for a float64
+    model), whatever the model's type.
 
     Args:
         hidden: ``[n, H]``.
@@ -150,11 +151,14 @@ class _TokenHead(torch.autograd.Function):
         ctx.temperature, ctx.support = temperature, support
         ctx.rows = _rows(weight, max_bytes)
         logprobs, entropy = [], []
+        ctx.last = None
         for part in _parts(len(hidden), ctx.rows):
+            # This chunk's buffers take the place of the former one's.
+            ctx.last = None
             log_p = _log_p(hidden[part], weight, bias, temperature, _outside(support, part, weight))
             logprobs.append(log_p.gather(1, targets[part, None])[:, 0])
             entropy.append(log_p.exp().mul_(log_p).sum(-1).neg_())
-            # The next chunk's buffers take the place of this one's.
+            ctx.last = log_p
             del log_p
         out = torch.cat(logprobs), torch.cat(entropy)
         ctx.save_for_backward(hidden, weight, bias, targets, out[1])
@@ -170,10 +174,12 @@ class _TokenHead(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wanted["hidden"] else None
         grad_weight = torch.zeros_like(weight, dtype=sums) if wanted["weight"] else None
         grad_bias = torch.zeros_like(bias, dtype=sums) if wanted["bias"] else None
-        for part in _parts(len(hidden), ctx.rows):
-            h = hidden[part]
-            outside = _outside(ctx.support, part, weight)
-            log_p = _log_p(h, weight, bias, ctx.temperature, outside)
+        for part in reversed(_parts(len(hidden), ctx.rows)):
+            h, log_p, ctx.last = hidden[part], ctx.last, None
+            if log_p is None:
+                outside = _outside(ctx.support, part, weight)
+                log_p = _log_p(h, weight, bias, ctx.temperature, outside)
+                del outside
             grad = _grad_logits(
                 log_p,
                 targets[part],
@@ -181,7 +187,7 @@ class _TokenHead(torch.autograd.Function):
                 None if grad_logprobs is None else grad_logprobs[part],
                 None if grad_entropy is None else grad_entropy[part],
             )
-            del log_p, outside
+            del log_p
             if ctx.temperature != 1:
                 grad.div_(ctx.temperature)
             grad = grad.to(hidden.dtype)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import rl.credit.logprobs
 import rl.learner.scoring
 from rl.credit.batch import Batch
 from rl.credit.logprobs import HEAD_BYTES, token_head
@@ -49,6 +50,36 @@ def test_the_head_is_the_naive_one(max_bytes, parts):
         results.append((logprobs, entropy, *gradients))
     for expected, got in zip(*results, strict=True):
         torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("max_bytes", "chunks"), [(600, 6), (10**6, 1)])
+def test_the_last_chunk_is_not_computed_again(max_bytes, chunks, monkeypatch):
+    made = []
+
+    def log_p(*given):
+        made.append(len(given[0]))
+        return original(*given)
+
+    original = rl.credit.logprobs._log_p
+    monkeypatch.setattr(rl.credit.logprobs, "_log_p", log_p)
+    hidden, weight, bias, targets = inputs(torch.float64)
+    scores = token_head(hidden, weight, bias, targets, 0.7, max_bytes=max_bytes)
+    assert len(made) == chunks
+    loss = torch.stack(scores).square().sum()
+    first = torch.autograd.grad(loss, (hidden, weight, bias), retain_graph=True)
+    assert len(made) == 2 * chunks - 1
+    # A second backward pass finds nothing kept, and computes all chunks.
+    second = torch.autograd.grad(loss, (hidden, weight, bias))
+    assert len(made) == 3 * chunks - 1
+    assert all(map(torch.equal, first, second))
+
+
+def test_scores_without_a_gradient_keep_nothing():
+    hidden, weight, bias, targets = inputs(torch.float32)
+    with torch.no_grad(), Peak() as peak:
+        scores = token_head(hidden, weight, bias, targets, 1.0)
+        assert len(scores) == 2
+    assert sum(peak.alive.values()) < 1000 < peak.bytes
 
 
 def test_gradients_against_finite_differences():
