@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from transformers import AutoTokenizer
@@ -91,34 +92,28 @@ def lora(setup: Setup, report: Report) -> None:
 
 
 async def _measure(case: Case, setup: Setup, report: Report) -> None:
-    memory = Memory(setup)
+    memory, row = Memory(setup), f"{case.name}:"
+
+    def size(name: str, found: int | None, **about: Any) -> None:
+        report(f"{row} {name}", gib(found), "GiB", note=_where(setup), **about)
+
     async with opened(case.size, setup, rank=case.rank, max_tokens=case.row) as learner:
         groups = [_rows(case, _shape(case.size, setup)[6])]
-        opened_with = memory.allocated()
+        size("memory after opening", memory.allocated())
         await learner.update(Experience(groups), learner.version + 1)
-        first = memory.peak()
+        size("peak of the first update", memory.peak())
         memory.restart()
         seconds = await _seconds(learner, groups, case.updates, setup)
-        peak, reserved, context = memory.peak(), memory.reserved(), memory.context()
+        peak = memory.peak()
+        size("peak of an update", peak)
+        size("reserved at the peak", memory.reserved(), at_most=case.max_gib, peer=case.peer_memory)
+        size("CUDA's context", memory.context())
+        _speed(case, setup, report, seconds)
         await learner.offload()
         asleep = memory.allocated()
-    row = f"{case.name}:"
-    unit = "GiB"
-    report(f"{row} memory after opening", gib(opened_with), unit, note=_where(setup))
-    report(f"{row} peak of the first update", gib(first), unit)
-    report(f"{row} peak of an update", gib(peak), unit)
-    report(
-        f"{row} reserved at the peak",
-        gib(reserved),
-        unit,
-        at_most=case.max_gib,
-        peer=case.peer_memory,
-    )
-    report(f"{row} CUDA's context", gib(context), unit)
-    report(f"{row} memory after offload", gib(asleep), unit)
+        size("memory after offload", asleep)
     with report.guard(f"{row} memory plan"):
         _against_plan(case, setup, report, peak, asleep)
-    _speed(case, setup, report, seconds)
 
 
 def _rows(case: Case, vocabulary: int) -> TrajectoryGroup:

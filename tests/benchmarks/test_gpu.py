@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 
+from agents.serving.policy import ServerPolicy
 from benchmarks.gpu import parts, stalls, vllm
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.correctness import Variant, make_updater
@@ -262,13 +264,27 @@ def test_a_second_part_takes_the_models_of_the_first(tmp_path):
     assert (folder / "model.safetensors").stat().st_mtime_ns == made
 
 
-async def test_seconds_of_sleep_and_wake_are_kept_by_name():
-    async def sleep(policy):
-        policy.append("asleep")
+def test_a_run_with_vllm_is_measured(tmp_path, monkeypatch):
+    async def rest(policy):
+        policy.append("rested")
 
-    kept, policy = {"sleep": [], "wake": []}, []
-    await vllm._timed(sleep, kept)(policy)
-    assert policy == ["asleep"] and len(kept["sleep"]) == 1 and not kept["wake"]
+    monkeypatch.setattr(ServerPolicy, "sleep", rest)
+    rested = []
+
+    def fit(config):
+        asyncio.run(ServerPolicy.sleep(rested))
+        line = {"time/wall": 1.0, "num_tokens": 30.0, "time/policy/generate": 0.5}
+        sync = {"sync/load_s": 0.09, "sync/tensors_compared": 310.0}
+        return SimpleNamespace(folder=tmp_path, history=[{**line, **sync}] * 2)
+
+    monkeypatch.setattr(vllm.rl, "fit", fit)
+    report = Report("vllm", tmp_path / "lines.jsonl")
+    vllm._measure(vllm.POLICIES[0], None, report)
+    written = [json.loads(line)["figure"] for line in report.path.read_text().splitlines()]
+    found = {f["name"].removeprefix("0.6B, vllm-engine: "): Figure(**f) for f in written}
+    assert rested == ["rested"] and found["sleep"].value >= 0 and found["wake"].value is None
+    assert found["weight update"].status == found["tensors proved equal by digest"].status == "met"
+    assert ServerPolicy.sleep is rest
 
 
 def test_synchronisations_are_counted_within_micro_batches_only(pretend_gpu, monkeypatch):
