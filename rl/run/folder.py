@@ -25,7 +25,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -264,8 +264,10 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def versions() -> dict[str, Any]:
     """Versions of Python, the packages and the machine, and the commit of the code if known."""
     found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
-    installed = {d.metadata["Name"]: d.version for d in metadata.distributions()}
-    found["packages"] = {name: installed[name] for name in PACKAGES if name in installed}
+    found["packages"] = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found["packages"][name] = metadata.version(name)
     found["commit"] = _commit(Path(__file__).resolve().parents[2])
     return found
 
