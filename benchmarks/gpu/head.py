@@ -45,8 +45,8 @@ def _measure(size: str, setup: Setup, report: Report) -> None:
     peak = memory.peak()
     goal = GOAL_MS if size == "0.6B" else None
     report(f"{size}: head of {count} tokens", 1e3 * seconds, "ms", at_most=goal)
-    # The backward pass computes the logits again, and makes two products with their gradient.
-    flops = 4 * 2 * count * width * vocabulary / seconds
+    # Logits, and two products with their gradient; logits computed again do not count.
+    flops = 3 * 2 * count * width * vocabulary / seconds
     rate = peak_flops(setup)
     report(
         f"{size}: head, share of the device's rate",
