@@ -44,7 +44,6 @@ from agents.local.engine import Engine
 from agents.local.fallback import TransformersForward
 from agents.local.forward import Forward, ThinForward, thin_obstacle
 from agents.local.request import Request
-from agents.local.slots import CacheLimits
 from agents.local.stops import StopStringTable
 from benchmarks.speed.generation import engine, make_model, make_tokenizer, make_work
 
@@ -90,14 +89,14 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def seconds(model: Any, make: Callable[[Any], Forward], rows: int) -> float:
+def seconds(model: Any, make: Callable[[Any, int], Forward], rows: int) -> float:
     """Seconds of one batch from an empty cache to the last token."""
     rng = np.random.default_rng(rows)
     runner = Engine(
         model,
-        make(model),
+        make(model, rows),
         StopStringTable(make_tokenizer(), 0),
-        cache=CacheLimits(rows),
+        max_slots=rows,
         context_window=512,
         prefill_tokens=1024,
         seed=0,
@@ -115,7 +114,7 @@ def seconds(model: Any, make: Callable[[Any], Forward], rows: int) -> float:
 
 def compare(model: Any, repeats: int) -> dict[str, object]:
     """Median tokens per second of every forward pass, by the number of rows."""
-    makes: dict[str, Callable[[Any], Forward]] = {
+    makes: dict[str, Callable[[Any, int], Forward]] = {
         "batched": BatchedForward,
         "transformers": TransformersForward,
     }

@@ -35,7 +35,7 @@ class Record:
     def clear(self) -> None:
         """Forget everything."""
         self.uploads = 0
-        """Copies of pinned memory to the device, which nobody waits for."""
+        """Copies of pinned memory to the device, without a wait."""
         self.reads = 0
         """Waits for copies to pinned memory."""
         self.stalls: Counter[str] = Counter()
