@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import warm_start
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -21,17 +22,27 @@ NOT_RUN = ("model=Qwen/", "config=run.toml")
 """The first needs a download; another test checks the second."""
 
 
+def environment(cache: Path) -> dict[str, str]:
+    own = {"PYTHONPATH": str(ROOT), "TURNWISE_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    return os.environ | own
+
+
 def run(words: list[str], cwd: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a process that imports turnwise from the checkout."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TURNWISE_CACHE": str(cache),
-        "OMP_NUM_THREADS": "1",
-    }
     return subprocess.run(
-        words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
+        words,
+        cwd=cwd,
+        env=environment(cache),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
+
+
+def run_warm(words: list[str], cwd: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Run the words after ``python`` in a process that has imported torch already."""
+    return warm_start.run(words, cwd=cwd, env=environment(cache), timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +91,13 @@ def test_the_readmes_other_commands_run(line: str, folder: Path) -> None:
         # Its stages are the other commands; tests/rl/test_pipeline.py runs some.
         "rl.pipeline": ["--dry-run"],
     }[words[2]]
-    done = run([sys.executable, *words[1:], *quick], folder, folder / "cache")
+    done = run_warm([*words[1:], *quick], folder, folder / "cache")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL if "model=Qwen/" in line])
 def test_commands_that_need_a_download_are_valid(line: str, folder: Path) -> None:
-    done = run([sys.executable, *shlex.split(line)[1:], "--dry-run"], folder, folder / "cache")
+    done = run_warm([*shlex.split(line)[1:], "--dry-run"], folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     assert "model=Qwen/Qwen3-0.6B\n" in done.stdout
 
@@ -99,8 +110,8 @@ def test_python_blocks_run(code: str, folder: Path) -> None:
 
 
 def test_the_run_file_is_read_and_the_command_line_wins(folder: Path) -> None:
-    words = [sys.executable, "-m", "rl.train", "config=run.toml", "steps=7", "dry_run=True"]
-    done = run(words, folder, folder / "cache")
+    words = ["-m", "rl.train", "config=run.toml", "steps=7", "dry_run=True"]
+    done = run_warm(words, folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     settings = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert (settings["env"], settings["algo"]) == ("code-sandbox-v0", "ppo")
@@ -140,6 +151,6 @@ def test_examples_run_and_are_short(path: Path, folder: Path) -> None:
     assert len(path.read_text().splitlines()) < 80
     if "openai" in path.stem:
         pytest.importorskip("openai")
-    done = run([sys.executable, str(path)], folder, folder / "cache")
+    done = run_warm([str(path)], folder, folder / "cache")
     assert done.returncode == 0, done.stderr
     assert done.stdout

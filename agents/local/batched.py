@@ -29,15 +29,15 @@ class BatchedForward:
     kind = "batched"
     shares_rows = True
 
-    def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
-        self._span = _Span(num_rows)
+        self._span = _Span()
         self._windows = attention_windows(model.config)
         self.refresh()
 
-    def reserve(self, capacity: int) -> None:
-        """Extend every row to ``capacity`` positions. Cached values are kept."""
-        self._span.capacity = capacity
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Give the cache ``num_rows`` rows of ``capacity`` positions; see :class:`Forward`."""
+        self._span.num_rows, self._span.capacity = num_rows, capacity
         # Not inference mode: tensors that are made in it cannot be changed outside of it.
         with torch.inference_mode(False):
             for layer in self._layers:
@@ -58,7 +58,7 @@ class BatchedForward:
 
     def reset(self) -> None:
         """Empty every row, and free the cache's memory."""
-        self._span.capacity = 0
+        self._span.num_rows = self._span.capacity = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -125,8 +125,8 @@ class BatchedForward:
 class _Span:
     """The positions that one forward pass writes. They are the same in all layers."""
 
-    def __init__(self, num_rows: int) -> None:
-        self.num_rows = num_rows
+    def __init__(self) -> None:
+        self.num_rows = 0
         self.capacity = 0
         """Number of positions per row."""
         self.length = 0
@@ -171,12 +171,14 @@ class _RowLayer(CacheLayerMixin):
         return keys, values
 
     def reserve(self) -> None:
-        """Extend every row to the span's capacity. Cached values are kept."""
+        """Change rows and positions to the span's. Cached values are kept where they fit."""
         if self._rows:
             former = self._rows
             self.lazy_initialization(*former)
-            for grown, rows in zip(self._rows, former, strict=True):
-                grown[:, :, : rows.shape[2]] = rows
+            for resized, rows in zip(self._rows, former, strict=True):
+                count = min(len(resized), len(rows))
+                width = min(resized.shape[2], rows.shape[2])
+                resized[:count, :, :width] = rows[:count, :, :width]
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows, which use at most ``length`` positions."""
@@ -227,4 +229,4 @@ def batch_obstacle(model: PreTrainedModel) -> str | None:
     """
     if not model.is_backend_compatible():
         return "its attention does not use transformers' interface for masks"
-    return difference(BatchedForward(model, 2), model)
+    return difference(BatchedForward(model), model)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from agents.local.forward import Batch, Forward
 from agents.local.request import Request, Slot, Token
 from agents.local.sampling import sample, uniforms
-from agents.local.slots import SlotTable
+from agents.local.slots import CacheLimits, SlotTable, grown
 from agents.local.stops import StopStringTable
 from agents.local.weights import WeightWatch
 from agents.policy import PolicyFailure
@@ -23,7 +23,6 @@ from agents.policy import PolicyFailure
 logger = logging.getLogger(__name__)
 _WORTH_SHARING = 8
 """Minimum length of a common prefix that is copied from another row instead of being computed."""
-_CAPACITY_STEP = 32
 _LARGE = 4096
 """Size of a token's support above which a warning is logged (about 100 kB of memory)."""
 
@@ -52,6 +51,10 @@ class Engine:
     prefill, and the others are idle. An idle row keeps its content until another request needs the
     row. Prefill stops before a prompt's last token, which is the first token to decode. Therefore
     logits are computed for decoding rows only.
+
+    All rows have as many positions as the longest one needs. If ``max_rows`` such rows exceed
+    ``max_positions``, there are fewer rows, and requests wait. A request gets a row only if all
+    active rows fit even if each reaches its maximum length, so a running request never stops.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Engine:
         forward: Forward,
         stops: StopStringTable,
         *,
-        max_slots: int,
+        cache: CacheLimits,
         context_window: int,
         prefill_tokens: int,
         seed: int,
@@ -75,8 +78,9 @@ class Engine:
         self._context_window = context_window
         self._prefill_tokens = prefill_tokens
         self._seeds = np.random.default_rng(seed)
-        self._table = SlotTable(max_slots)
-        self._slots = [Slot(index) for index in range(max_slots)]
+        self._cache = cache
+        self._table = SlotTable(0)
+        self._slots: list[Slot] = []
         self._sessions: dict[str, Slot] = {}
         self._num_decode = 0
         self._num_active = 0
@@ -91,7 +95,7 @@ class Engine:
 
     def stats(self) -> Stats:
         """The current counters."""
-        rows = max(1, self._steps) * len(self._slots)
+        rows = max(1, self._steps) * self._cache.max_rows
         return Stats(
             num_generated_tokens=self._generated,
             num_prefill_tokens=self._computed,
@@ -121,6 +125,8 @@ class Engine:
         slot = self._sessions.pop(session, None)
         if slot is not None:
             slot.session = None
+        if self._cache.is_freed and not self._sessions and not self.busy:
+            self.start_anew()
 
     def abandon(self) -> None:
         """Drop every request."""
@@ -141,10 +147,10 @@ class Engine:
         self._promote_ready()
 
     def start_anew(self) -> None:
-        """Empty the cache and restore the initial order of the rows."""
+        """Free the cache, and restore the initial order of the rows."""
         assert not self.busy, "requests are running"
-        self._table = SlotTable(len(self._slots))
-        self._slots = [Slot(index) for index in range(len(self._slots))]
+        self._table = SlotTable(0)
+        self._slots = []
         self._sessions.clear()
         self._forward.reset()
 
@@ -183,19 +189,30 @@ class Engine:
     def _admit(self) -> None:
         """Give rows to pending requests, oldest first."""
         waiting: deque[Request] = deque()
-        while self.pending and self._num_active < len(self._slots):
+        while self.pending and self._fits(self.pending[0]):
             request = self.pending.popleft()
             if not self._place(request):
                 waiting.append(request)
         self.pending = waiting + self.pending
         self._promote_ready()
 
+    def _longest(self, request: Request | None) -> int:
+        """Maximum positions that a row of the active requests, or of ``request``, may need."""
+        requests = [request, *(slot.request for slot in self._slots[: self._num_active])]
+        return max(one.longest(self._context_window) for one in requests if one is not None)
+
+    def _fits(self, request: Request) -> bool:
+        """Whether the cache has room for another row, for ``request``, at its longest."""
+        if self._num_active == self._cache.max_rows or not self._cache.is_bounded:
+            return self._num_active < self._cache.max_rows
+        return (self._num_active + 1) * self._longest(request) <= self._cache.max_positions
+
     def _place(self, request: Request) -> bool:
         """Give ``request`` a row.
 
         Returns False if it must wait for a row that prefills the same prompt.
         """
-        self._reserve(len(request.prompt_ids) + 1)
+        self._reserve(self._num_active + 1, len(request.prompt_ids) + 1, request)
         prompt = np.asarray(request.prompt_ids)
         # The last token never comes from a cache: decoding it gives the first logits.
         shared = np.minimum(self._table.common_prefix(prompt), len(prompt) - 1)
@@ -233,8 +250,7 @@ class Engine:
 
         Rows without an episode come first, then the least recently used.
         """
-        idle = self._slots[self._num_active :]
-        slot = min(idle, key=lambda slot: (slot.session is not None, slot.last_used))
+        slot = min(self._slots[self._num_active :], key=Slot.worth_keeping)
         if slot.session is not None:
             del self._sessions[slot.session]
             slot.session = None
@@ -282,17 +298,39 @@ class Engine:
             first.index, second.index = b, a
             self._slots[a], self._slots[b] = second, first
 
-    def _reserve(self, length: int) -> None:
-        """Make every row at least ``length`` positions long."""
-        capacity = self._table.capacity
-        if length > capacity:
-            # Grow by quarters, not by doubling: attention reads rows with gaps between them up to
-            # twice as slowly as adjacent rows.
-            grown = capacity
-            while grown < length:
-                grown += max(1, grown // 4 // _CAPACITY_STEP) * _CAPACITY_STEP
-            self._table.grow(grown)
-            self._forward.reserve(grown)
+    def _reserve(self, num_rows: int, length: int, request: Request | None = None) -> None:
+        """Give the cache at least ``num_rows`` rows of at least ``length`` positions.
+
+        If this needs shorter rows, they stay long enough for the active requests and ``request``.
+        """
+        capacity = grown(self._table.capacity, length)
+        most = self._cache.max_positions // num_rows
+        if self._cache.is_bounded and (length > self._table.capacity or capacity > most):
+            capacity = min(capacity, most, max(length, self._longest(request)))
+        rows = self._cache.num_rows(capacity)
+        if (rows, capacity) != (len(self._slots), self._table.capacity):
+            self._resize(rows, capacity)
+
+    def _resize(self, num_rows: int, capacity: int) -> None:
+        """Change the number of rows and positions. The idle rows that are kept longest go first."""
+        count = len(self._slots) - num_rows
+        if count > 0:
+            idle = sorted(self._slots[self._num_active :], key=Slot.worth_keeping)
+            dropped = idle[:count]
+            for slot in dropped:
+                if slot.session is not None:
+                    del self._sessions[slot.session]
+            # Swaps move the dropped rows to the end, and the kept ones before them.
+            for slot in idle[count:]:
+                if slot.index >= num_rows:
+                    hole = next(other for other in dropped if other.index < num_rows)
+                    self._swap(slot.index, hole.index)
+            del self._slots[num_rows:]
+        self._slots += [Slot(index) for index in range(len(self._slots), num_rows)]
+        emptied = self._table.resize(num_rows, capacity)
+        self._forward.reserve(num_rows, capacity)
+        for row in emptied:
+            self._forward.clear(row)
 
     def _batch(self) -> Batch:
         """The next token of every decoding row, and as much prefill as fits in one step."""
@@ -303,8 +341,14 @@ class Engine:
         fits = int((widest * np.arange(1, len(widest) + 1) <= self._prefill_tokens).sum())
         count = min(len(remaining), max(1, fits))
         width = min(int(widest[count - 1]), self._prefill_tokens) if count else 0
+        if (
+            count > 1
+            and table.end(first, count, width) * self._num_active > self._cache.max_positions
+        ):
+            # Padding of chunks that start late does not fit: one chunk has no padding.
+            count, width = 1, min(int(remaining[0]), self._prefill_tokens)
+        self._reserve(self._num_active, table.end(first, count, width))
         starts = table.lengths[: first + count].copy()
-        self._reserve(int(starts.max()) + max(width, 1) + 1)
         columns = starts[first:, None] + np.arange(width)
         return Batch(
             decode_ids=table.tokens[np.arange(first), starts[:first]],

@@ -31,12 +31,14 @@ class TransformersForward:
     kind = "transformers"
     shares_rows = False
 
-    def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
-        self._caches: list[Any] = [None] * num_rows
+        self._caches: list[Any] = []
 
-    def reserve(self, capacity: int) -> None:
-        """Do nothing, because the model's caches grow by themselves."""
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Change the number of rows. Positions are added when they are used."""
+        del self._caches[num_rows:]
+        self._caches += [None] * (num_rows - len(self._caches))
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows."""
@@ -51,12 +53,12 @@ class TransformersForward:
         self._caches[row] = None
 
     def reset(self) -> None:
-        """Empty every row."""
-        self._caches = [None] * len(self._caches)
+        """Drop every row."""
+        self._caches = []
 
     def refresh(self) -> None:
         """Empty every row, because its cache belongs to the previous weights."""
-        self.reset()
+        self._caches = [None] * len(self._caches)
 
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""
@@ -98,7 +100,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def difference(forward: Forward, model: PreTrainedModel) -> str | None:
-    """The reason why ``forward``, with two rows, is wrong for ``model``, or None if it is right.
+    """The reason why ``forward``, without rows, is wrong for ``model``, or None if it is right.
 
     As a test, the last logits of two short rows are computed with ``forward``, which decodes the
     last token after all others, and with the model without a cache.
@@ -109,7 +111,7 @@ def difference(forward: Forward, model: PreTrainedModel) -> str | None:
     sizes = np.array([_WIDTH - 1, _WIDTH // 2])
     nothing, none = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
     try:
-        forward.reserve(_WIDTH)
+        forward.reserve(2, _WIDTH)
         forward.run(Batch(nothing, rows[:, :-1], sizes, np.zeros(2, dtype=np.int64)))
         found = forward.run(Batch(rows[[0, 1], sizes], none, nothing, sizes))
         with torch.inference_mode(False), torch.no_grad(), evaluating(model):

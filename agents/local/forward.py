@@ -38,14 +38,17 @@ class Batch(NamedTuple):
 
 
 class Forward(Protocol):
-    """Computes batches, and caches the keys and values of ``R`` rows."""
+    """Computes batches, and caches the keys and values of ``R`` rows; at first, of none."""
 
     kind: str
     shares_rows: bool
     """Whether rows can be shortened and copied to one another."""
 
-    def reserve(self, capacity: int) -> None:
-        """Extend every row to ``capacity`` positions. Cached values are kept."""
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Give the cache ``num_rows`` rows of ``capacity`` positions.
+
+        Cached values are kept where both the former and the new cache have the row and position.
+        """
         ...
 
     def run(self, batch: Batch) -> Tensor:
@@ -114,6 +117,15 @@ def rope_window(config: PretrainedConfig) -> int | None:
     return min((window for window in windows if window), default=None)
 
 
+def position_bytes(model: PreTrainedModel) -> int:
+    """Bytes of the keys and values of one token."""
+    config: Any = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    size: int = 2 * config.num_hidden_layers * heads * head_dim * model.dtype.itemsize
+    return size
+
+
 class ThinForward:
     """A decoder of the Llama family, computed from the modules of the transformers model.
 
@@ -125,28 +137,34 @@ class ThinForward:
     kind = "thin"
     shares_rows = True
 
-    def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
-        self._num_rows = num_rows
         self._layers = [_Layer.of(layer, model) for layer in self._model.model.layers]
         attention = self._model.model.layers[0].self_attn
         self._head_dim: int = attention.head_dim
         self._groups: int = attention.num_key_value_groups
         self._scaling: float = attention.scaling
         self._num_kv_heads: int = model.config.num_key_value_heads
-        self._allocate(0)
+        self._cache: list[Tensor] = []
+        """Keys and values of each layer, ``[2, R, heads, capacity, head_dim]``."""
+        self._keys: list[Tensor]
+        self._values: list[Tensor]
+        self.reset()
 
-    def _allocate(self, capacity: int, former: Tensor | None = None) -> None:
+    def _allocate(self, num_rows: int, capacity: int) -> None:
+        """Replace the cache by another one, layer by layer, so that no two are in memory."""
         weight: Tensor = self._model.model.embed_tokens.weight
-        shape = (2, len(self._layers), self._num_rows, self._num_kv_heads, capacity, self._head_dim)
-        self._cache = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        kept = 0
-        if former is not None:
-            kept = former.shape[-2]
-            self._cache[..., :kept, :] = former
-        # Zeros, because values beyond a row's length are masked, and masking needs finite values.
-        self._cache[..., kept:, :] = 0
-        self._keys, self._values = self._cache
+        shape = (2, num_rows, self._num_kv_heads, capacity, self._head_dim)
+        self._keys, self._values = [], []  # These would keep the former cache in memory.
+        for index, former in enumerate(self._cache):
+            # Zeros, because values beyond a row's length are masked, and masking needs finite
+            # values.
+            self._cache[index] = cached = weight.new_zeros(shape)
+            rows, width = min(num_rows, former.shape[1]), min(capacity, former.shape[3])
+            cached[:, :rows, :, :width] = former[:, :rows, :, :width]
+        self._keys = [cached[0] for cached in self._cache]
+        self._values = [cached[1] for cached in self._cache]
+        self._shape = (num_rows, capacity)
         positions = torch.arange(capacity, device=weight.device)
         cos, sin = self._model.model.rotary_emb(weight, positions[None])
         # rotate_half(x) is x rolled by half with its first half negated. The sign is applied here.
@@ -154,33 +172,41 @@ class ThinForward:
         self._cos = cos[0][:, None]
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]
 
-    def reserve(self, capacity: int) -> None:
-        """Extend every row to ``capacity`` positions. Cached values are kept."""
-        self._allocate(capacity, self._cache)
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Give the cache ``num_rows`` rows of ``capacity`` positions; see :class:`Forward`."""
+        self._allocate(num_rows, capacity)
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows, which use at most ``length`` positions."""
-        first, second = self._cache[:, :, a, :, :length], self._cache[:, :, b, :, :length]
-        kept = first.clone()
-        first.copy_(second)
-        second.copy_(kept)
+        for cached in self._cache:
+            first, second = cached[:, a, :, :length], cached[:, b, :, :length]
+            kept = first.clone()
+            first.copy_(second)
+            second.copy_(kept)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of row ``source`` to row ``target``."""
-        self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
+        for cached in self._cache:
+            cached[:, target, :, :length] = cached[:, source, :, :length]
 
     def clear(self, row: int) -> None:
         """Do nothing, because values beyond a row's length are never read."""
 
     def reset(self) -> None:
         """Empty every row, and free the cache's memory."""
-        self._allocate(0)
+        weight: Tensor = self._model.model.embed_tokens.weight
+        empty = (2, 0, self._num_kv_heads, 0, self._head_dim)
+        self._cache = [weight.new_zeros(empty) for _ in self._layers]
+        self._allocate(0, 0)
 
     def refresh(self) -> None:
         """Reallocate the cache if the weights' dtype or device changed."""
         weight: Tensor = self._model.model.embed_tokens.weight
-        if (weight.dtype, weight.device) != (self._cache.dtype, self._cache.device):
-            self._allocate(self._cache.shape[-2])
+        cached = self._cache[0]
+        if (weight.dtype, weight.device) != (cached.dtype, cached.device):
+            shape = self._shape
+            self.reset()
+            self._allocate(*shape)
 
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""
@@ -235,7 +261,7 @@ class ThinForward:
         if width == 1 and int(starts.min()) + 1 == length:
             return _Block(rows, width, length, None)
         visible = torch.arange(length, device=positions.device) <= positions[:, :, None]
-        mask = torch.zeros(visible.shape, dtype=self._keys.dtype, device=positions.device)
+        mask = torch.zeros(visible.shape, dtype=self._cache[0].dtype, device=positions.device)
         mask.masked_fill_(~visible, -torch.inf)
         folded = mask[:, None].expand(num_rows, self._groups, width, length)
         return _Block(rows, width, length, folded.reshape(num_rows, 1, -1, length))
@@ -271,8 +297,8 @@ class ThinForward:
         rows = block.rows
         count = rows.stop - rows.start
         folded = (query[rows] * self._scaling).view(-1, self._groups, self._head_dim)
-        keys = self._keys[index, rows, :, : block.length].flatten(0, 1)
-        values = self._values[index, rows, :, : block.length].flatten(0, 1)
+        keys = self._keys[index][rows, :, : block.length].flatten(0, 1)
+        values = self._values[index][rows, :, : block.length].flatten(0, 1)
         scores = torch.bmm(folded, keys.transpose(1, 2))
         if block.mask is not None:
             scores.view(count, self._num_kv_heads, self._groups, -1).add_(block.mask)
@@ -291,8 +317,8 @@ class ThinForward:
         )
         mixed = F.scaled_dot_product_attention(
             folded,
-            self._keys[index, rows, :, : block.length],
-            self._values[index, rows, :, : block.length],
+            self._keys[index][rows, :, : block.length],
+            self._values[index][rows, :, : block.length],
             attn_mask=block.mask,
             scale=self._scaling,
         )

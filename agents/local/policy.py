@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,16 @@ from agents.completion import Completion, FinishReason, SamplingParams
 from agents.local.batched import BatchedForward, batch_obstacle
 from agents.local.engine import Engine, Stats
 from agents.local.fallback import TransformersForward, difference
-from agents.local.forward import Forward, ThinForward, context_window, rope_window, thin_obstacle
+from agents.local.forward import (
+    Forward,
+    ThinForward,
+    context_window,
+    position_bytes,
+    rope_window,
+    thin_obstacle,
+)
 from agents.local.request import Request
+from agents.local.slots import CacheLimits
 from agents.local.stops import StopStringTable
 from agents.local.waves import Gate
 from agents.local.weights import check_weights, copy_weights, verify_weights
@@ -38,6 +47,9 @@ class Limits:
 
     context_window: int | None = None
     """Maximum number of tokens in one sequence, or None for the model's configured maximum."""
+    cache_bytes: int | None = None
+    """Maximum bytes of keys and values, or None for no maximum. If more requests run than fit, the
+    others wait."""
     prefill_tokens: int = 1024
     """Maximum number of prompt tokens, including padding, that one step computes besides the
     decoding rows."""
@@ -77,7 +89,8 @@ class LocalPolicy:
     Requests are batched continuously. The keys and values of an episode are kept from turn to turn,
     until another episode needs the row; the least recently used row is taken first. The prompt of a
     group, and any other long common prefix, is prefilled once. The cache has room for ``max_slots``
-    times the longest sequence so far.
+    times the longest sequence so far, but at most ``limits.cache_bytes``: then it has fewer rows,
+    and requests wait for rows. On a GPU the cache is freed when all episodes have ended.
 
     The model is shared, not copied. A learner may train it in place while nothing is generated, and
     calls ``load_weights(None, version)`` after each update. If weights change without this call,
@@ -137,7 +150,10 @@ class LocalPolicy:
                 f"which the rotary embeddings of {type(model).__name__} change the keys of earlier "
                 f"tokens: set context_length={stable} or use policy=vllm-server"
             )
-        forward = _make_forward(model, max_slots, self._context_window)
+        self._max_positions = sys.maxsize
+        if limits.cache_bytes is not None:
+            self._max_positions = limits.cache_bytes // position_bytes(model)
+        forward = _make_forward(model, self._context_window)
         self.forward_kind = forward.kind
         """``"thin"``; ``"batched"`` for the model's own forward pass, in batches; or
         ``"transformers"`` for the model's own forward pass, one row at a time."""
@@ -145,7 +161,8 @@ class LocalPolicy:
             model,
             forward,
             StopStringTable(tokenizer, self._vocab_size),
-            max_slots=max_slots,
+            # An update makes all keys and values invalid, and needs a GPU's memory itself.
+            cache=CacheLimits(max_slots, self._max_positions, model.device.type == "cuda"),
             context_window=self._context_window,
             prefill_tokens=limits.prefill_tokens,
             seed=seed,
@@ -305,27 +322,35 @@ class LocalPolicy:
                 f"prompt_ids holds {wrong}, the model has tokens 0 to {self._vocab_size - 1}: "
                 "encode with the tokenizer of this model"
             )
+        needed = min(len(prompt) + sampling.max_tokens, self._context_window)
+        if needed > self._max_positions:
+            raise PolicyFailure(
+                f"a completion may have {needed} tokens with its prompt, but the cache has room "
+                f"for {self._max_positions}: give it more memory (policy.cache_gb), or shorten "
+                "the episodes (context_length) or turns (sampling.max_tokens)",
+                retryable=False,
+            )
         if "" in sampling.stop:
             raise ValueError("sampling.stop holds an empty string, which would stop at once")
 
 
-def _make_forward(model: PreTrainedModel, max_slots: int, context_window: int) -> Forward:
+def _make_forward(model: PreTrainedModel, context_window: int) -> Forward:
     obstacle = thin_obstacle(model, context_window)
     if obstacle is None:
-        return ThinForward(model, max_slots)
+        return ThinForward(model)
     name = type(model).__name__
     unbatched = batch_obstacle(model)
     if unbatched is None:
         _log.info("batches pass through %s itself: the fast forward pass %s", name, obstacle)
-        return BatchedForward(model, max_slots)
-    unsupported = difference(TransformersForward(model, 2), model)
+        return BatchedForward(model)
+    unsupported = difference(TransformersForward(model), model)
     if unsupported is not None:
         raise ValueError(
             f"policy=local cannot sample from {name}, whose cache it does not support "
             f"({unsupported}): use policy=vllm-server or another model"
         )
     _log.warning("rows pass through %s itself, one at a time, which is slow: %s", name, unbatched)
-    return TransformersForward(model, max_slots)
+    return TransformersForward(model)
 
 
 def _useful_cores(model: PreTrainedModel) -> int | None:

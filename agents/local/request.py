@@ -40,6 +40,10 @@ class Request:
     placed_at: float | None = None
     """Time at which the request got its row, or None while it is queued."""
 
+    def longest(self, context_window: int) -> int:
+        """Maximum number of tokens of prompt and completion together."""
+        return min(len(self.prompt_ids) + self.sampling.max_tokens, context_window)
+
     def queued_s(self) -> float:
         """Seconds that the request waited for a row, so far."""
         return (self.placed_at or time.monotonic()) - self.asked_at
@@ -81,3 +85,7 @@ class Slot:
     session: str | None = None
     """The episode whose tokens the row keeps between turns."""
     last_used: int = 0
+
+    def worth_keeping(self) -> tuple[bool, int]:
+        """Idle rows with lower values are reused first: without an episode, then used long ago."""
+        return self.session is not None, self.last_used

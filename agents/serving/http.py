@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,8 @@ from agents.serving.errors import Refused, Unreachable
 
 _RETRYABLE = (408, 425, 429)
 """Statuses below 500 after which the request may be retried."""
+_LARGE = 2**18
+"""Characters of a response beyond which a thread parses it: about 2,000 tokens."""
 _MAX_ERROR = 300
 """Maximum number of characters of a server's error that messages quote."""
 
@@ -52,9 +55,20 @@ async def call(
     if as_text:
         return text
     try:
+        if len(text) > _LARGE:
+            return await asyncio.to_thread(_parsed, text)
         return json.loads(text) if text else {}
     except json.JSONDecodeError as error:
         raise Unreachable(f"{url} answered no JSON: {text[:_MAX_ERROR]}") from error
+
+
+def _parsed(text: str) -> Any:
+    """``json.loads`` for a thread beside the event loop.
+
+    The parser in C holds the interpreter until its end. At each function in Python, the loop's
+    thread can go on.
+    """
+    return json.loads(text, parse_int=lambda digits: int(digits), object_hook=lambda found: found)
 
 
 def _error_in(text: str) -> str:

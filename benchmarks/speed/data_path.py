@@ -7,7 +7,9 @@ episodes of 32,768 tokens. The benchmark goes through a step as ``rl.train`` doe
 checks the episodes on the event loop. In threads it computes their metrics, writes and reads their
 files, encodes the stream's state for a checkpoint, and makes the batch and GRPO's advantages.
 Meanwhile the loop counts its longest pause. Prints one line of JSON, and writes it to the file:
-seconds for a million tokens of each part, the longest pauses, and the files' sizes.
+seconds for a million tokens of each part, the longest pauses, and the files' sizes. ``cpu`` is the
+time of a CPU that the process used: on a busy machine, ``wall`` also counts the time of others.
+The loop itself beats all the time, which is part of ``cpu`` in parts that a thread computes.
 """
 
 from __future__ import annotations
@@ -40,27 +42,36 @@ VOCABULARY = 151_936
 
 
 class Pauses:
-    """The longest time in which the event loop ran nothing else."""
+    """The longest times in which the event loop ran nothing else, by two clocks."""
 
     def __init__(self) -> None:
-        self.longest = 0.0
-        self._last = 0.0
+        self.longest = (0.0, 0.0)
+        self._last = _clocks()
 
     def _beat(self) -> None:
-        now = time.perf_counter()
-        self.longest = max(self.longest, now - self._last)
-        self._last = now
+        self._note()
         self._next = asyncio.get_running_loop().call_soon(self._beat)
+
+    def _note(self) -> None:
+        now = _clocks()
+        passed = (now[i] - self._last[i] for i in range(2))
+        wall, cpu = (max(pair) for pair in zip(self.longest, passed, strict=True))
+        self.longest, self._last = (wall, cpu), now
 
     async def during(self, work: Awaitable[Any]) -> Any:
         """The result of ``work``; counts the pauses meanwhile."""
-        self.longest, self._last = 0.0, time.perf_counter()
+        self.longest, self._last = (0.0, 0.0), _clocks()
         self._next = asyncio.get_running_loop().call_later(0.001, self._beat)
         try:
             return await work
         finally:
-            self.longest = max(self.longest, time.perf_counter() - self._last)
+            self._note()
             self._next.cancel()
+
+
+def _clocks() -> tuple[float, float]:
+    """Seconds, and seconds of a CPU that this process used."""
+    return time.perf_counter(), time.process_time()
 
 
 def completions(count: int) -> list[tuple[list[int], Completion]]:
@@ -92,14 +103,17 @@ async def play(turns: list[tuple[list[int], Completion]], member: int) -> Trajec
 
 async def measure(episodes: int, tokens: int, folder: Path) -> dict[str, Any]:
     """All parts of a step, one after the other."""
-    pauses, parts, longest = Pauses(), {}, {}
+    pauses = Pauses()
+    parts: dict[str, dict[str, float]] = {}
+    longest: dict[str, dict[str, float]] = {}
     millions = episodes * tokens / 1e6
 
     async def part(name: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        began = time.perf_counter()
+        began = _clocks()
         result = await pauses.during(work())
-        parts[name] = (time.perf_counter() - began) / millions
-        longest[name] = pauses.longest
+        taken = [(now - then) / millions for now, then in zip(_clocks(), began, strict=True)]
+        parts[name] = dict(zip(("wall", "cpu"), taken, strict=True))
+        longest[name] = dict(zip(("wall", "cpu"), pauses.longest, strict=True))
         return result
 
     async def collect() -> list[TrajectoryGroup]:

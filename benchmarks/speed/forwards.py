@@ -44,6 +44,7 @@ from agents.local.engine import Engine
 from agents.local.fallback import TransformersForward
 from agents.local.forward import Forward, ThinForward, thin_obstacle
 from agents.local.request import Request
+from agents.local.slots import CacheLimits
 from agents.local.stops import StopStringTable
 from benchmarks.speed.generation import engine, make_model, make_tokenizer, make_work
 
@@ -89,14 +90,14 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def seconds(model: Any, make: Callable[[Any, int], Forward], rows: int) -> float:
+def seconds(model: Any, make: Callable[[Any], Forward], rows: int) -> float:
     """Seconds of one batch from an empty cache to the last token."""
     rng = np.random.default_rng(rows)
     runner = Engine(
         model,
-        make(model, rows),
+        make(model),
         StopStringTable(make_tokenizer(), 0),
-        max_slots=rows,
+        cache=CacheLimits(rows),
         context_window=512,
         prefill_tokens=1024,
         seed=0,
@@ -114,7 +115,7 @@ def seconds(model: Any, make: Callable[[Any, int], Forward], rows: int) -> float
 
 def compare(model: Any, repeats: int) -> dict[str, object]:
     """Median tokens per second of every forward pass, by the number of rows."""
-    makes: dict[str, Callable[[Any, int], Forward]] = {
+    makes: dict[str, Callable[[Any], Forward]] = {
         "batched": BatchedForward,
         "transformers": TransformersForward,
     }

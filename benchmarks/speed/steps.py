@@ -6,14 +6,13 @@ Both train the Qwen3 with 0.8M parameters of ``benchmarks.speed.generation`` by 
 CPU, from messages to new weights, with their own samplers, tools, learners and logs:
 
 - single: 16 prompts of 64 tokens, 8 samples each, one message of 128 tokens;
-- tools: 4 prompts of about 700 tokens (the rules and the tool's schema), 8 samples each, three
+- tools: 4 prompts of about 700 tokens (723 with TRL's schema of the tool), 8 samples each, three
   messages of 80 tokens, of which the first two call a tool that waits for 20 ms and gives 64
   letters. The model is random: both sides sample each token, then replace it by the script's.
 
 A side has a process for each of its settings: the number of threads and, for TRL, 16 rows a
 micro-batch or all of them. All processes wait for their turn. Within a round each makes one step,
-so that a busy machine slows all. The better setting of each side counts. With four rounds it takes
-under five minutes on two quiet cores. Prints one line of JSON
+so that a busy machine slows all. The better setting of each side counts. Prints one line of JSON
 for each workload, and adds them to the file: median and best seconds and CPU seconds of each
 setting, the ratios, and where our seconds went. Without TRL installed, only ours are measured.
 """
@@ -153,7 +152,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure the workloads, and write the results."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     path = Path(sys.argv[2]) if len(sys.argv) > 2 else None
     results = json.loads(path.read_text()) if path is not None and path.exists() else {}
     for name in sys.argv[3:] or WORKLOADS:

@@ -25,8 +25,6 @@ from rl.settings.train import TrainConfig
 
 CONTEXT = 3 << 28
 """Bytes of CUDA's context and of the libraries' workspaces: 0.75 GiB, an estimate."""
-MIN_SLOTS = 8
-"""Fewer slots are not suggested: generation would be slow."""
 USUAL_ROW = 4096
 """Episodes of at least this length are suggested before an adapter is."""
 MIN_ROW = 512
@@ -120,6 +118,14 @@ class Planner:
             for phase in (learn, generate):
                 phase["CUDA, fragments"] = CONTEXT + int(FRAGMENTS * sum(phase.values()))
         return MemoryPlan(self.device, self.capacity, row, learn, generate)
+
+    def weights(self, config: TrainConfig) -> int:
+        """Bytes of the model's weights."""
+        return self._learner(config, self._dtype(config), self._row(config)).weights
+
+    def episode_cache(self, config: TrainConfig) -> int:
+        """Bytes of the keys and values of the longest episode."""
+        return self._cache(self._dtype(config), self._row(config))
 
     def _learner(self, config: TrainConfig, dtype: str, row: int) -> LearnerMemory:
         memory = self._memory(config)
@@ -229,7 +235,7 @@ def settings_that_fit(planner: Planner, config: TrainConfig) -> str:
     The changes that cost least come first, and each keeps the former ones.
     """
     words: list[str] = []
-    for change in (_checkpoints, _sleep, _fewer_slots, _shorter, _adapter, _shortest):
+    for change in (_checkpoints, _sleep, _smaller_cache, _shorter, _adapter, _shortest):
         plan = planner.plan(config)
         if plan.fits:
             break
@@ -263,25 +269,19 @@ def _sleep(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
     return "policy.sleep=true", replace(config, policy=awake)
 
 
-def _fewer_slots(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
-    """Decode fewer episodes at once, if the policy's memory grows with their number."""
-    slots = config.sampling.slots
-    one = replace(config, sampling=replace(config.sampling, slots=1))
-    small = planner.plan(one)
-    if small.peak == plan.peak:
+def _smaller_cache(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
+    """Give keys and values less memory, if the policy has a maximum, but one episode's at least."""
+    settings: Any = config.policy.settings
+    if not hasattr(settings, "cache_gb"):
         return None
-    # Memory is linear in the number of slots.
-    each = [
-        (sum(big.values()) - sum(little.values())) / (slots - 1)
-        for big, little in ((plan.learn, small.learn), (plan.generate, small.generate))
-    ]
-    room = [plan.capacity - sum(phase.values()) for phase in (small.learn, small.generate)]
-    fits = 1 + min(int(r // e) for r, e in zip(room, each, strict=True) if e > 0)
-    fits = max(MIN_SLOTS, min(fits, slots))
-    if fits >= slots:
+    over = max(sum(p.values()) - plan.capacity for p in (plan.learn, plan.generate) if p["policy"])
+    own = planner.weights(config) if config.staleness else 0
+    cache = plan.generate["policy"] - own - over / (1 + FRAGMENTS)
+    fits = int(cache / 2**30 * 10) / 10
+    if over <= 0 or fits * 2**30 < planner.episode_cache(config):
         return None
-    fewer = replace(config, sampling=replace(config.sampling, slots=fits))
-    return f"sampling.slots={fits}", fewer
+    smaller = replace(config.policy, settings=replace(settings, cache_gb=fits))
+    return f"policy.cache_gb={fits:g}", replace(config, policy=smaller)
 
 
 def _adapter(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:

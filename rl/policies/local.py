@@ -11,7 +11,12 @@ from rl.policies.engine import PolicyContext, PolicyEngine
 from rl.policies.memory import DeviceFacts, PolicyMemory
 
 if TYPE_CHECKING:
+    import torch
+
     from agents.local import LocalPolicy
+
+_SHARE = 0.3
+"""Share of a GPU's memory for keys and values, if no maximum is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,19 +25,44 @@ class Local(PolicyEngine):
 
     supports_deterministic = True
 
-    def device_memory(self, device: DeviceFacts) -> PolicyMemory:
-        """The cache of all slots, and a copy of the weights if both compute at once.
+    cache_gb: float = 0.0
+    """GiB for keys and values. Requests beyond that wait. 0 means 30% of a GPU's memory, but at
+    least one episode of the longest kind; on a CPU it means no maximum."""
 
-        The cache grows by a quarter, and the smaller one exists until its content is copied.
+    def __post_init__(self) -> None:
+        if self.cache_gb < 0:
+            raise ValueError(f"cache_gb ({self.cache_gb}) must be at least 0")
+
+    def cache_bytes(self, gpu_bytes: int, episode_bytes: int) -> int | None:
+        """Maximum bytes of keys and values, or None for no maximum.
+
+        Args:
+            gpu_bytes: memory of the GPU; 0 on a CPU.
+            episode_bytes: keys and values of the longest episode.
         """
-        cache = device.slots * device.episode_cache()
-        own = device.weights if device.ahead else 0
-        return PolicyMemory(generating=own + cache * 9 // 5, learning=own + cache)
+        if self.cache_gb:
+            return int(self.cache_gb * 2**30)
+        return max(int(_SHARE * gpu_bytes), episode_bytes) if gpu_bytes else None
+
+    def device_memory(self, device: DeviceFacts) -> PolicyMemory:
+        """The cache of all slots up to its maximum, and a copy of the weights if both compute.
+
+        On a GPU the cache is freed before an update, unless episodes continue meanwhile.
+        """
+        episode = device.episode_cache()
+        cache = device.slots * episode
+        most = self.cache_bytes(device.capacity if device.on_gpu else 0, episode)
+        if most is not None:
+            cache = min(cache, most)
+        if device.ahead:
+            return PolicyMemory(device.weights + cache, device.weights + cache)
+        return PolicyMemory(generating=cache, learning=0 if device.on_gpu else cache)
 
     async def open(self, context: PolicyContext) -> LocalPolicy:
         """Sample from the learner's own model, or from a copy if the learner computes meanwhile."""
         # Heavy imports come here, so that the command line's help starts quickly.
         from agents.local import Limits, LocalPolicy
+        from agents.local.forward import position_bytes
         from rl.learner.local import LocalWeights, load_policy_model
 
         config, learner, thread = context.config, context.learner, context.thread
@@ -42,6 +72,7 @@ class Local(PolicyEngine):
             model = weights.model if thread is not None else copy.deepcopy(weights.model)
         else:
             model = await asyncio.to_thread(load_policy_model, context.spec)
+        episode = context.context_window * position_bytes(model)
         policy = LocalPolicy(
             model,
             context.spec.tokenizer,
@@ -49,6 +80,7 @@ class Local(PolicyEngine):
             # An episode's own deadline comes first.
             limits=Limits(
                 context_window=context.context_window,
+                cache_bytes=self.cache_bytes(_gpu_bytes(model.device), episode),
                 thread=thread,
                 num_threads=max(1, config.num_threads // 2),
                 completion_s=config.episode_timeout_s,
@@ -62,3 +94,13 @@ class Local(PolicyEngine):
         if not in_place:
             await policy.load_weights(await weights.tensors(complete=True), weights.version)
         return policy
+
+
+def _gpu_bytes(device: torch.device) -> int:
+    """Memory of a GPU, or 0 for a CPU."""
+    import torch
+
+    if device.type != "cuda":
+        return 0
+    size: int = torch.cuda.get_device_properties(device).total_memory
+    return size

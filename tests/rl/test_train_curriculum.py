@@ -16,6 +16,7 @@ from rl.rollout.collector import Collector
 from rl.run.folder import read_jsonl
 from rl.train import main
 
+pytestmark = pytest.mark.usefixtures("without_charts")
 TIMINGS = ("time/", "step_time", "tokens_per_second")
 MIX = "2*toy-copy + toy-copy(max_turns=2)"
 

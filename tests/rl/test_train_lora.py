@@ -22,6 +22,7 @@ from rl.settings.train import ADAPTER_LR, LARGE_LR, TINY_LR, TrainConfig
 from rl.train import main
 
 pytest.importorskip("peft")
+pytestmark = pytest.mark.usefixtures("without_charts")
 LORA = {"lora__rank": 4, "env__max_turns": 2, "optimizer__lr": 1e-2}
 EXACT = LORA | {"deterministic": "true"}
 IDS = list(range(5, 40))

@@ -10,6 +10,8 @@ from rl.rollout.trajectory import Trajectory
 from rl.rollout.trajectory_files import read_trajectories
 from rl.train import main
 
+pytestmark = pytest.mark.usefixtures("without_charts")
+
 
 def metrics(out) -> list[dict]:
     lines = (out / "metrics.jsonl").read_text().splitlines()

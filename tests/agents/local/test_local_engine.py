@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agents.completion import SamplingParams
 from agents.local.engine import Engine
 from agents.local.request import Request
+from agents.local.slots import CacheLimits
 
 VOCAB = 50
 
@@ -33,16 +34,21 @@ class FakeForward:
     kind = "fake"
     salt = 0
 
-    def __init__(self, num_rows, shares_rows=True):
+    def __init__(self, shares_rows=True):
         self.shares_rows = shares_rows
-        self.rows = [[] for _ in range(num_rows)]
+        self.rows = []
         self.capacity = 0
+        self.largest = 0
+        """Positions of all rows together, at most."""
         self.max_padded = 0
         self.batches = []
 
-    def reserve(self, capacity):
-        assert capacity > self.capacity
+    def reserve(self, num_rows, capacity):
+        assert (num_rows, capacity) != (len(self.rows), self.capacity)
+        self.rows = [row[:capacity] for row in self.rows[:num_rows]]
+        self.rows += [[] for _ in range(num_rows - len(self.rows))]
         self.capacity = capacity
+        self.largest = max(self.largest, num_rows * capacity)
 
     def swap(self, a, b, length):
         assert a != b
@@ -83,14 +89,14 @@ class FakeForward:
         return logits
 
 
-def make_engine(num_rows=4, prefill_tokens=64, shares_rows=True, context_window=500):
-    forward = FakeForward(num_rows, shares_rows)
+def make_engine(num_rows=4, prefill_tokens=64, shares_rows=True, context_window=500, **limits):
+    forward = FakeForward(shares_rows)
     weight = torch.zeros(1)
     engine = Engine(
         SimpleNamespace(parameters=lambda: [weight]),
         forward,
         None,
-        max_slots=num_rows,
+        cache=CacheLimits(num_rows, **limits),
         context_window=context_window,
         prefill_tokens=prefill_tokens,
         seed=0,
@@ -355,9 +361,89 @@ def test_the_table_finds_common_prefixes():
 
     table = SlotTable(4)
     assert table.common_prefix(np.array([1, 2])).tolist() == [0, 0, 0, 0]
-    table.grow(8)
+    assert table.resize(4, 8) == []
     table.fill(0, [1, 2, 3], 2)
     table.fill(1, [1, 9, 3, 4], 4)
     table.fill(2, [0, 0, 0, 0, 0, 0, 0, 0], 8)
     assert table.common_prefix(np.array([1, 2, 3, 0, 0])).tolist() == [3, 1, 0, 0]
     assert table.common_prefix(np.array([0] * 20)).tolist() == [0, 0, 8, 0]
+
+
+@pytest.mark.parametrize("shares_rows", [True, False])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_rows_never_have_more_positions_together_than_allowed(shares_rows, data):
+    most = data.draw(st.integers(120, 400))
+    engine, forward = make_engine(
+        6, data.draw(st.sampled_from([8, 64])), shares_rows, 120, max_positions=most
+    )
+    rng = random.Random(data.draw(st.integers(0, 1000)))
+    contexts = {
+        name: [rng.randrange(VOCAB) for _ in range(rng.randint(1, 60))] for name in "abcdef"
+    }
+    for _ in range(3):
+        turns = {
+            name: request(context, rng.randint(1, 30), rng.choice([name, None]))
+            for name, context in contexts.items()
+            if len(context) < 110
+        }
+        for turn in turns.values():
+            engine.submit(turn)
+        assert len(run(engine)) == len(turns)
+        for name, turn in turns.items():
+            assert turn.token_ids == expected(turn.prompt_ids, len(turn.token_ids))
+            new = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 10))]
+            contexts[name] = [*turn.prompt_ids, *turn.token_ids, *new]
+    assert forward.largest <= most
+
+
+def test_requests_wait_until_the_cache_has_room_for_their_longest_completion():
+    engine, forward = make_engine(4, max_positions=200)
+    for first in range(4):
+        engine.submit(request([first] * 20, 80))  # 100 positions at most
+    finished = run(engine)
+    assert [r.token_ids for r in finished] == [expected(r.prompt_ids, 80) for r in finished]
+    assert max(decoding for decoding, _ in forward.batches) == 2
+    assert forward.largest <= 200
+
+
+def test_short_requests_get_their_rows_back_after_a_long_one():
+    engine, forward = make_engine(4, max_positions=200)
+    engine.submit(request([1] * 20, 170))
+    run(engine)
+    assert len(forward.rows) == 1
+    for first in range(4):
+        engine.submit(request([first] * 20, 30))
+    run(engine)
+    assert len(forward.rows) == 4
+
+
+def test_the_row_used_last_is_kept_when_rows_are_dropped():
+    engine, _ = make_engine(3, max_positions=300)
+    turns = {}
+    for name in "abc":
+        turns[name] = request([ord(name) % VOCAB] * 20, 3, name)
+        engine.submit(turns[name])
+        run(engine)
+    # Rows of 100 positions leave room for three, of 150 for two: one for this request.
+    engine.submit(request([9] * 20, 130))
+    run(engine)
+    assert engine.stats().num_saved_tokens == 0
+    engine.submit(request([*turns["c"].prompt_ids, *turns["c"].token_ids, 1], 1, "c"))
+    run(engine)
+    assert engine.stats().num_saved_tokens == 22
+
+
+def test_a_cache_is_freed_when_no_episode_needs_it():
+    engine, forward = make_engine(is_freed=True)
+    forward.reset = lambda: forward.rows.clear()
+    for name in "ab":
+        engine.submit(request([ord(name) % VOCAB] * 20, 3, name))
+    run(engine)
+    engine.end("a")
+    assert forward.rows
+    engine.end("b")
+    assert not forward.rows
+    forward.capacity = 0
+    engine.submit(request([3, 4], 5))
+    assert run(engine)[0].token_ids == expected([3, 4], 5)

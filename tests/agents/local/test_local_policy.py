@@ -12,6 +12,7 @@ from transformers import MambaConfig, MambaForCausalLM, Phi3Config, Phi3ForCausa
 
 from agents.completion import FinishReason, SamplingParams
 from agents.local import Limits
+from agents.local.forward import position_bytes
 from agents.policy import PolicyFailure
 
 THIN = ["qwen3", "qwen2", "llama", "mistral"]
@@ -423,3 +424,40 @@ async def test_rotary_embeddings_that_change_with_the_length_limit_the_window(ma
     for prompt, completion in zip(prompts, completions, strict=True):
         assert completion.finish_reason is FinishReason.CONTEXT_FULL
         assert_exact(model, prompt, completion, params)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "gpt-neo"])
+async def test_a_cache_of_limited_memory_plays_the_same_episodes_in_turns(
+    family, make_policy, make_model
+):
+    model = make_model(family)
+    prompts = random_prompts([5, 9, 14, 20, 3, 11])
+    params = [SamplingParams(max_tokens=12, seed=i, temperature=0.7) for i in range(len(prompts))]
+    room = 70 * position_bytes(model)
+    free, bounded = make_policy(model), make_policy(model, limits=Limits(cache_bytes=room))
+    for policy in (free, bounded):
+        calls = [policy.generate(p, s) for p, s in zip(prompts, params, strict=True)]
+        policy.completions = await asyncio.gather(*calls)
+    for a, b in zip(free.completions, bounded.completions, strict=True):
+        assert a.token_ids == b.token_ids
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+    if family == "qwen3":
+        layers = bounded._engine._forward._cache
+        assert 0 < sum(x.nbytes for x in layers) <= room
+        assert sum(x.nbytes for x in free._engine._forward._cache) > room
+
+
+async def test_a_request_that_the_cache_cannot_hold_is_refused(make_policy, make_model):
+    model = make_model("qwen3")
+    policy = make_policy(model, limits=Limits(cache_bytes=20 * position_bytes(model)))
+    assert (await policy.generate([1] * 8, SamplingParams(max_tokens=12))).token_ids
+    with pytest.raises(PolicyFailure, match=r"may have 21 tokens .* for 20: .*policy\.cache_gb"):
+        await policy.generate([1] * 8, SamplingParams(max_tokens=13))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2", "qwen3-moe"])
+def test_the_bytes_of_a_position_are_those_of_its_keys_and_values(family, make_model):
+    model = make_model(family)
+    cached = model(torch.ones(1, 7, dtype=torch.long), use_cache=True).past_key_values
+    size = sum(layer.keys.nbytes + layer.values.nbytes for layer in cached.layers)
+    assert position_bytes(model) == size // 7

@@ -150,3 +150,13 @@ async def test_learner_and_engine_take_turns_only_if_the_engine_sleeps(sleeps):
         calls.append("learns")
     turns = ["sleep", "onload", "learns", "offload", "wake"]
     assert calls == (turns if sleeps else ["learns"])
+
+
+async def test_a_failed_update_also_frees_the_device_before_the_engine_wakes():
+    calls = []
+    engine = Engine(calls)
+    runtime = SimpleNamespace(policy=engine, learner=engine)
+    with pytest.raises(ArithmeticError):
+        async with Runtime.learning(runtime):
+            raise ArithmeticError
+    assert calls == ["sleep", "onload", "offload", "wake"]

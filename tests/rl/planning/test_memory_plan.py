@@ -20,6 +20,7 @@ from rl.learner.lora import add_adapter
 from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.planning.learner import episode_cache, learner_memory
 from rl.planning.memory import Planner, check_memory, settings_that_fit
+from rl.policies.local import Local
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import PRESETS, TrainConfig
@@ -197,28 +198,59 @@ def config_of(folder, *words: str) -> TrainConfig:
 
 
 def test_settings_that_fit_do_fit(folder):
-    config = config_of(folder, "plan.gpu_gb=6", "context_length=4096")
+    given = ["plan.gpu_gb=6", "context_length=4096", "policy.cache_gb=5"]
+    config = config_of(folder, *given)
     planner = Planner(config)
     before = planner.plan(config)
-    # 64 slots x 4,096 tokens x 16 KiB, and 4/5 as much while the cache grows.
-    assert before.generate["policy"] == 64 * 4096 * 16 * 1024 * 9 // 5
+    # 64 slots x 4,096 tokens x 16 KiB are less than 5 GiB. An update needs no cache.
+    assert (before.generate["policy"], before.learn["policy"]) == (64 * 4096 * 16 * 1024, 0)
     assert not before.fits
     words = settings_that_fit(planner, config).split()
-    assert [word.split("=")[0] for word in words] == ["sampling.slots"]
-    after = config_of(folder, "plan.gpu_gb=6", "context_length=4096", *words)
+    assert [word.split("=")[0] for word in words] == ["policy.cache_gb"]
+    after = config_of(folder, *given, *words)
     assert planner.plan(after).fits
-    larger = replace(after, sampling=replace(after.sampling, slots=after.sampling.slots + 1))
-    assert not planner.plan(larger).fits
+    settings = after.policy.settings
+    larger = replace(after.policy, settings=replace(settings, cache_gb=settings.cache_gb + 0.1))
+    assert not planner.plan(replace(after, policy=larger)).fits
+
+
+def test_the_cache_has_a_share_of_the_gpu_or_one_episode_by_default(folder):
+    words = ("plan.gpu_gb=10", "context_length=1024")
+    config = config_of(folder, *words, "sampling.slots=1024")
+    planner, episode = Planner(config), 1024 * 16 * 1024
+    plan = planner.plan(config)
+    assert plan.generate["policy"] == int(0.3 * 10 * 2**30) < 1024 * episode
+    few = config_of(folder, *words, "sampling.slots=8")
+    assert planner.plan(few).generate["policy"] == 8 * episode
+    ahead = config_of(folder, *words, "sampling.slots=8", "staleness=1")
+    plan = planner.plan(ahead)
+    assert plan.learn["policy"] == plan.generate["policy"] == 8 * episode + plan.learn["weights"]
+    assert Local().cache_bytes(10 * episode, 4 * episode) == 4 * episode
+    assert Local().cache_bytes(0, episode) is None
+    assert Local(cache_gb=2).cache_bytes(0, episode) == 2 << 30
+
+
+def test_the_default_of_a_model_of_06b_fits_into_24_gib(tmp_path):
+    """The whole window of 40,960 tokens fits too (17.3 GiB); counting it takes a minute."""
+    qwen3("0.6B", max_position_embeddings=1024).save_pretrained(tmp_path)
+    config = config_of(tmp_path, "plan.gpu_gb=24")
+    assert (config.policy.name, config.dtype, config.device) == ("local", "auto", "auto")
+    planner = Planner(config)
+    plan = planner.plan(config)
+    assert plan.fits
+    assert plan.learn["weights"] == 2 * parameters("0.6B"), "in bfloat16"
+    # 64 slots x 1,024 tokens x 112 KiB are 7 GiB, just below 30%.
+    assert plan.generate["policy"] == 64 * 1024 * 112 * 1024 < int(0.3 * 24 * 2**30)
 
 
 def test_a_run_that_cannot_fit_is_refused_before_anything_is_loaded(folder, tmp_path, capfd):
     # The folder has no weights, so loading them would fail with another error.
-    words = ["env=countdown", f"model={folder}", f"out={tmp_path / 'run'}"]
-    assert main([*words, "plan.gpu_gb=4", "context_length=1024"]) == 1
+    words = ["env=countdown", f"model={folder}", f"out={tmp_path / 'run'}", "policy.cache_gb=4"]
+    assert main([*words, "plan.gpu_gb=4", "context_length=1024", "sampling.slots=256"]) == 1
     (line,) = [x for x in capfd.readouterr().err.splitlines() if x.startswith("error:")]
     assert "the run needs" in line
     assert "of a GPU of 4 GiB" in line
-    assert "give sampling.slots=" in line
+    assert "give policy.cache_gb=" in line
     assert not (tmp_path / "run").exists()
 
 

@@ -17,7 +17,7 @@ register("far", "far_learner:open")
 
 
 def config(*words):
-    policy = [] if "policy=vllm-server" in words else ["policy=vllm-engine"]
+    policy = [] if any(w.startswith("policy=") for w in words) else ["policy=vllm-engine"]
     return parse(TrainConfig, [*policy, *words], command="train", presets={})
 
 
@@ -130,6 +130,7 @@ def test_a_watchdog_that_is_off_or_waits_longer_contradicts_nothing():
 
 
 def test_an_engine_does_not_sleep_while_it_is_asked():
-    with pytest.raises(UsageError, match=r"policy\.sleep must be False with staleness above 0"):
-        config("policy.sleep=true", "staleness=1")
+    for policy in ("vllm-engine", "vllm-server"):
+        with pytest.raises(UsageError, match=r"policy\.sleep must be False with staleness above 0"):
+            config(f"policy={policy}", "policy.sleep=true", "staleness=1")
     assert config("policy.sleep=true").policy.settings.sleep

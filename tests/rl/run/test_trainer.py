@@ -24,6 +24,7 @@ from rl.run.folder import read_jsonl
 from rl.run.process.state import read_state
 from rl.train import main
 
+pytestmark = pytest.mark.usefixtures("without_charts")
 DETERMINISTIC = {"deterministic": "true", "env__max_turns": 2, "save_every": 1, "eval__every": 1}
 
 
