@@ -1,17 +1,18 @@
-"""Tokens per second of the forward passes of ``agents.local``, in one torch thread.
+"""Tokens per CPU second of the forward passes of ``agents.local``, in one torch thread.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.speed.forwards [repeats] [folder of a model]
+    OMP_NUM_THREADS=1 python -m benchmarks.speed.forwards [repeats] [name]
 
-Models of several families with about a million parameters and random weights, or the model of the
-folder. 1, 8 and 32 rows with prompts of 24 to 40 tokens, 64 new tokens each at temperature 1. The
-forward passes alternate, so that a busy machine slows all of them: ``thin`` (Llama, Mistral, Qwen2,
-Qwen3), ``batched`` (transformers' own forward pass in batches) and ``transformers`` (one row at a
-time).
+The name is a family, the folder of a model, or ``admission``; without a name, all but the folder
+run. Families have about a million parameters and random weights. 1, 8 and 32 rows have prompts of
+24 to 40 tokens and 32 new tokens each at temperature 1. The forward passes alternate: ``thin``
+(Llama, Mistral, Qwen2, Qwen3), ``batched`` (transformers' own forward pass in batches) and
+``transformers`` (one row at a time).
 
-``admission`` plays the multi-turn episodes of :mod:`benchmarks.speed.generation` with
-``batched``: continuously, and in waves (``deterministic=True``).
+``admission`` plays the multi-turn episodes of :mod:`benchmarks.speed.generation` with ``batched``:
+continuously, and in waves (``deterministic=True``).
 
-Prints one line of JSON: median tokens per second, their ratios, and the load of the machine.
+CPU seconds exclude the time in which a busy machine runs other processes. Prints a line of JSON for
+each name: median tokens per CPU second, their ratios, and the load of the machine.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,6 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -49,7 +49,7 @@ from agents.local.stops import StopStringTable
 from benchmarks.speed.generation import engine, make_model, make_tokenizer, make_work
 
 ROWS = (1, 8, 32)
-NEW_TOKENS = 64
+NEW_TOKENS = 32
 SHAPE: dict[str, Any] = {
     "vocab_size": 259,
     "hidden_size": 128,
@@ -76,22 +76,15 @@ def qwen3_moe() -> Any:
     return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SHAPE, **experts)).eval()
 
 
-def gpt2() -> Any:
-    shape = {"n_positions": 2048, "n_embd": 128, "n_layer": 4, "n_head": 4}
-    config = GPT2Config(vocab_size=259, **shape, bos_token_id=None, eos_token_id=None)
-    return GPT2LMHeadModel(config).eval()
-
-
 MODELS: dict[str, Callable[[], Any]] = {
     "qwen3": make_model,
     "gemma3": gemma3,
     "qwen3_moe": qwen3_moe,
-    "gpt2": gpt2,
 }
 
 
 def seconds(model: Any, make: Callable[[Any], Forward], rows: int) -> float:
-    """Seconds of one batch from an empty cache to the last token."""
+    """CPU seconds of one batch from an empty cache to the last token."""
     rng = np.random.default_rng(rows)
     runner = Engine(
         model,
@@ -106,15 +99,15 @@ def seconds(model: Any, make: Callable[[Any], Forward], rows: int) -> float:
         prompt = rng.integers(0, 256, rng.integers(24, 41)).tolist()
         params = SamplingParams(max_tokens=NEW_TOKENS, seed=seed)
         runner.submit(Request(prompt, params))
-    start = time.perf_counter()
+    start = time.thread_time()
     with torch.inference_mode():
         while runner.busy:
             runner.step()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def compare(model: Any, repeats: int) -> dict[str, object]:
-    """Median tokens per second of every forward pass, by the number of rows."""
+    """Median tokens per CPU second of every forward pass, by the number of rows."""
     makes: dict[str, Callable[[Any], Forward]] = {
         "batched": BatchedForward,
         "transformers": TransformersForward,
@@ -138,7 +131,7 @@ def compare(model: Any, repeats: int) -> dict[str, object]:
 
 
 async def admission(repeats: int) -> dict[str, float]:
-    """Tokens per second of multi-turn episodes, admitted continuously and in waves."""
+    """Tokens per CPU second of multi-turn episodes, admitted continuously and in waves."""
     episodes = make_work("multi_turn")
     num_tokens = sum(sum(episode.turns) for episode in episodes)
     tokenizer = make_tokenizer()
@@ -149,10 +142,10 @@ async def admission(repeats: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in policies}
     for round_ in range(repeats + 1):
         for name, policy in policies.items():
-            start = time.perf_counter()
+            start = time.process_time()
             await engine(policy, episodes, round_)
             if round_:
-                taken[name].append(time.perf_counter() - start)
+                taken[name].append(time.process_time() - start)
             await policy.load_weights(None, round_)
     for policy in policies.values():
         await policy.close()
@@ -161,19 +154,22 @@ async def admission(repeats: int) -> dict[str, float]:
     return {**{name: round(t) for name, t in tokens.items()}, "ratio": round(ratio, 2)}
 
 
+def measure(name: str, repeats: int) -> dict[str, object]:
+    """The comparison of this name."""
+    if name == "admission":
+        return {**asyncio.run(admission(repeats))}
+    if name in MODELS:
+        return compare(MODELS[name](), repeats)
+    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    return compare(model.eval(), repeats)
+
+
 def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     torch.set_num_threads(1)
-    result: dict[str, object] = {"repeats": repeats, "torch": torch.__version__}
-    if len(sys.argv) > 2:
-        model = AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float32).eval()
-        result[type(model).__name__] = compare(model, repeats)
-    else:
-        for name, make in MODELS.items():
-            result[name] = compare(make(), repeats)
-        result["admission"] = asyncio.run(admission(repeats))
-    result["load_average"] = os.getloadavg()
-    print(json.dumps(result))
+    for name in sys.argv[2:] or [*MODELS, "admission"]:
+        found = {Path(name).name: measure(name, repeats), "repeats": repeats}
+        print(json.dumps({**found, "torch": torch.__version__, "load": os.getloadavg()}))
 
 
 if __name__ == "__main__":
