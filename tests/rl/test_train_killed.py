@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm_start
 from safetensors.torch import load_file
 
 from benchmarks.serving.task_ledger import read_ledger
@@ -29,9 +28,9 @@ CHANGES = 400
 def killed(kind: str, instants: list, command: list[str]) -> list[dict]:
     """What became of runs that were killed at these instants and resumed."""
     script = HOME / "tests" / "helpers" / "killed_runs.py"
-    words = [sys.executable, str(script), kind, *map(str, instants), "--", *command]
+    words = [str(script), kind, *map(str, instants), "--", *command]
     env = os.environ | {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=400, check=False)
+    done = warm_start.run(words, env=env, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     reported = [json.loads(line) for line in done.stdout.splitlines()]
     for run in reported:
