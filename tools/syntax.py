@@ -47,7 +47,7 @@ class Syntax:
     form: Literal["tags", "fence", "json", "chat"] = "tags"
     """The form of calls of all other tools."""
     find_all: Callable[[str], list[Call]] | None = None
-    """Returns all calls in a message, if one may hold several. If None, only the first call
+    """Returns all calls in a message. None for a syntax in which only the first call of a message
     counts."""
 
     def calls(self, text: str) -> list[Call]:

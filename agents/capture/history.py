@@ -55,8 +55,9 @@ class History:
     def find(self, keys: Sequence[str], tools: str) -> Cut | None:
         """The position from which a request continues, or None if it begins a conversation.
 
-        The request begins with the messages before this position; no other such position has more.
-        Among equal positions, the end of a conversation comes first, then the newest conversation.
+        A position fits if the request begins with all messages before the position. The fitting
+        position after the most messages wins, then the end of a conversation, then the newest
+        conversation.
 
         Args:
             keys: keys of the request's messages.
@@ -100,15 +101,16 @@ class History:
     ) -> int:
         """Record an answer.
 
-        If another answer was recorded at the same position in the meantime, this one forks.
+        If the conversation already continues after ``cut``, the answer starts a new conversation
+        with a copy of the tokens before ``cut``.
 
         Args:
             cut: the position from which the request continued, or None if it began a conversation.
-            keys: keys of the request's messages and of the answer.
-            tools: the request's tools.
-            context: the tokens between this position and the answer.
+            keys: keys of the request's messages and of the answer, from ``key_of``.
+            tools: the request's tools, as one text.
+            context: the tokens between ``cut`` and the answer.
             completion: the answer.
-            turn: the answer's number.
+            turn: the answer's number in the episode.
             ended: whether the answer's last token ends its message.
 
         Returns:
@@ -137,7 +139,7 @@ class History:
 
 
 def _fitting(branch: Branch, keys: Sequence[str]) -> list[Cut]:
-    """The positions of a conversation before which a request shares all messages."""
+    """The positions of a conversation from which a request with these messages may continue."""
     same = _common(branch.keys, keys)
     return [
         cut

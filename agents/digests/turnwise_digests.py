@@ -15,10 +15,10 @@ import torch
 EXTENSION = "turnwise_digests.WeightDigests"
 """vLLM's ``--worker-extension-cls``."""
 _CHUNK = {"cpu": 2**16}
-"""Elements that are mixed at once: on a CPU as many as fit its cache, else enough to be fast in
-little memory (32 MiB) beside the engine."""
+"""Number of elements that are hashed at once, by type of device. A CPU's chunk fits its cache. The
+default, 2**22 elements, takes 32 MiB of a GPU's memory beside the engine."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
-"""Integers that a tensor's bytes are read as, by the bytes of an element."""
+"""Type of integer in which an element's bits are hashed, by the element's size in bytes."""
 _MIX = (-1640531527, -2048144777)
 """Odd factors, from the golden ratio and from xxHash."""
 
@@ -45,8 +45,8 @@ def digest(tensor: torch.Tensor) -> int:
 class WeightDigests:
     """Methods that vLLM adds to its workers, for ``collective_rpc``.
 
-    Some layers repack their weights after loading, and keep nothing that can be compared: the
-    digest is taken from the loaded parameters, right before.
+    Some layers repack their weights after loading, and drop the loaded parameters. Digests of such
+    a layer are taken just before the layer repacks.
     """
 
     model_runner: Any
@@ -66,10 +66,11 @@ class WeightDigests:
         return "watching"
 
     def turnwise_weight_digests(self) -> str:
-        """The digest of each parameter and persistent buffer, and vLLM's stacked layers, as JSON.
+        """Digests of the model's weights, as JSON.
 
-        A parameter that was repacked, and was not loaded since :meth:`turnwise_watch_weights`, has
-        the digest null.
+        The keys are ``digests`` (of each parameter), ``buffers`` (of each persistent buffer) and
+        ``packed`` (vLLM's table of the layers that it stacks). A parameter's digest is null if
+        repacking emptied it and it was not loaded since :meth:`turnwise_watch_weights`.
         """
         self._turnwise_stop_watching()
         model = self._turnwise_model()
@@ -98,7 +99,7 @@ class WeightDigests:
 
 
 def _watched(method: Any, taken: dict[int, dict[str, int]]) -> Callable[[Any], Any]:
-    """``method.process_weights_after_loading``, which first takes digests of the layer."""
+    """Wrap ``method.process_weights_after_loading``: first take digests of the layer."""
     process: Callable[[Any], Any] = method.process_weights_after_loading
 
     def watched(layer: Any) -> Any:

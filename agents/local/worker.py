@@ -70,7 +70,7 @@ class Worker:
         self._awake = False
         """Whether a job that will read the commands is queued in the thread."""
         self._alarm: threading.Timer | None = None
-        """Wakes the thread at the gate's deadline."""
+        """Timer that wakes the thread at the gate's deadline, or None."""
         # Guards the end: no command may enter the queue after it was read for the last time.
         self._lock = threading.Lock()
 
@@ -178,7 +178,10 @@ class Worker:
         self._ended.set()
 
     def _set_alarm(self) -> None:
-        """Set an alarm to wake the thread at the gate's deadline, if no request arrives before."""
+        """If the gate holds a request, start a timer that wakes the thread at the gate's deadline.
+
+        The thread then fails the held requests, unless other requests have moved the deadline.
+        """
         patience = self._gate.remaining_s() if self._gate is not None else None
         if patience is not None and self._alarm is None:
             self._alarm = threading.Timer(patience, self._wake)
@@ -191,7 +194,7 @@ class Worker:
             self.post(int)
 
     def _run_commands(self) -> None:
-        """Run the queued commands, until one completes a wave."""
+        """Run the queued commands until the queue is empty or the gate's wave is complete."""
         while not self._closing:
             try:
                 command = self._commands.get_nowait()

@@ -22,7 +22,8 @@ from envs.play import Played, TextPolicy, aplay, gold_of
 AnyEnv = TextEnv[Any, Any]
 GOLD = "gold"
 WITHOUT_GOLD = "tags around a word"
-"""The policy that replaces a missing gold policy, because it calls the most tools of the others."""
+"""Name of the policy that replaces a missing gold policy. Of the policies of
+:meth:`Probe.spam`, this one calls the most tools."""
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)>|<\|(?:begin|end)_of_(\w+)\|>")
 
 

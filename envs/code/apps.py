@@ -25,7 +25,7 @@ def same(got, expected):
     got, wrapped = plain(got), isinstance(expected, list) and len(expected) == 1
     return got == expected or (wrapped and got == expected[0])
 """
-"""APPS' comparison, in which a tuple equals a list, and an expected value may be wrapped in a
+"""APPS' comparison: a tuple equals a list, and the expected value may be the only element of a
 list."""
 _STDIO = "Write a Python program that reads standard input and prints the answer."
 
@@ -91,7 +91,8 @@ _METHOD = """
 if "Solution" in globals() and "{name}" not in globals():
     {name} = Solution().{name}
 """
-"""Code that makes a function from the method of a class, for starter code with a class."""
+"""Code after a submission. If the submission wrote a class ``Solution``, the class's method becomes
+the function that the tests call."""
 
 
 def _arguments(row: Row, given: object) -> str:

@@ -70,7 +70,7 @@ class Result:
     made: Path | None
     """The output itself: a model's folder, or a file in ``folder``. None without an output."""
     metrics: Mapping[str, Any] = field(repr=False)
-    """The numbers that the command prints as a line of JSON."""
+    """The numbers that the job's command, for example ``python -m rl.sft``, prints as JSON."""
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:

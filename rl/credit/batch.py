@@ -99,7 +99,7 @@ class Batch:
     support: Support | None
     """Sampling support of each token, or None for the whole vocabulary."""
     sampled: Tensor
-    """``[N]`` booleans, whether the policy sampled the token. Observations may train as well."""
+    """``[N]`` booleans, whether the policy sampled the token. False for an observation's token."""
     turn_ends: Tensor
     """``[K]``, index of the last sampled token of each turn."""
     turn_rewards: Tensor
@@ -141,7 +141,7 @@ class Batch:
 
         Args:
             groups: the groups of one update.
-            mask_observations: False also trains on the observations between sampled tokens.
+            mask_observations: whether to train on sampled tokens only, not on observations.
             mask_truncated: whether to drop the tokens of episodes that were cut for their length.
                 Their returns still count.
 
@@ -306,7 +306,7 @@ class _Tables:
     turn_values: list[float] = field(default_factory=list)
     turn_anchors: list[int] = field(default_factory=list)
     anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
-    """Number of each observation of a group. None is the first observation of its episodes."""
+    """Number of each observation, by group and text (None: the observation before any turn)."""
 
     def add_role(self, trajectory: Trajectory, role: str, group_id: int) -> None:
         """Append a role's part of an episode, with the episode's shaping at the last turn."""

@@ -39,7 +39,8 @@ async def demonstrate(
 ) -> list[Conversation]:
     """Play one episode of each task with the environment's demonstrator, which sometimes errs.
 
-    An episode becomes one conversation, or one for each role.
+    Each role of an episode gives one conversation. A :class:`Demonstrated` environment plays
+    nothing, and returns its recorded conversations.
 
     Args:
         env_id: the environment's full id.
@@ -48,7 +49,8 @@ async def demonstrate(
         tasks: indices into the options' split.
         seed: seed of the demonstrator's errors.
         concurrency: largest number of concurrent episodes.
-        count: called with ("demonstrations", ended, all) at the end of each episode.
+        count: called at the end of each episode with the word "demonstrations", the number of
+            ended episodes, and the number of tasks.
 
     Raises:
         NoDemonstrations: the environment has no demonstrator.

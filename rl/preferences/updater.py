@@ -41,7 +41,7 @@ class PairLosses:
     """The loss and the reward differences of some comparisons."""
 
     loss: Tensor
-    """The sum over comparisons of the mean over their pairs; a scalar."""
+    """The sum over comparisons of the mean loss of a comparison's pairs; a scalar."""
     differences: Tensor
     """``[P]``, reward of the better answer of each pair minus the reward of the worse."""
     labels: Tensor
@@ -85,7 +85,7 @@ class PreferenceUpdater:
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
 
     def update(self, comparisons: Sequence[TokenComparison]) -> dict[str, float]:
-        """Make one optimizer step on the mean over comparisons.
+        """Make one optimizer step on the mean loss of the comparisons.
 
         Returns:
             ``loss``, ``accuracy`` and mean ``margin`` of the pairs, ``grad_norm`` before clipping,

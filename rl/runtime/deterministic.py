@@ -13,7 +13,8 @@ from rl.errors import UsageError
 from rl.settings.run import RunConfig
 
 WORKSPACE, REPEATABLE = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
-"""The variable that cuBLAS reads when it starts, and the values for which its sums repeat."""
+"""The environment variable that cuBLAS reads when it starts, and the values of the variable that
+make cuBLAS's results repeat bit for bit."""
 
 
 @contextmanager
@@ -24,7 +25,8 @@ def deterministic_kernels(config: RunConfig) -> Iterator[None]:
     results of all kernels repeat, and the context does nothing.
 
     Raises:
-        UsageError: cuBLAS may already have started in this process with sums that do not repeat.
+        UsageError: cuBLAS's environment variable has a value whose results do not repeat, or CUDA
+            has started without the variable.
     """
     if not _concerns(config):
         yield

@@ -42,8 +42,8 @@ class CountdownOptions(RowOptions):
     largest: int = 25
     """The largest possible number, from 10 to 100. The target is also between 10 and 100."""
     use_all: bool = False
-    """Whether the expression must use every number. Each number may be used once, or as often as
-    it is listed."""
+    """Whether the expression must use every number. No number may be used more often than the task
+    lists it."""
     format_reward: float = 0.1
     """Reward at the end for a valid expression that does not equal the target."""
     instructions: bool = True

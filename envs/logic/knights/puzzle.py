@@ -94,8 +94,8 @@ def draw(rng: random.Random, people: int, depth: int) -> Puzzle:
 def key(puzzle: Puzzle) -> str:
     """A key of the puzzle's meaning. Puzzles that differ only in wording or order share it.
 
-    The key does not depend on names. It holds, for each speaker, under how many assignments the
-    statement is true, counted by the speaker's role and the number of other knights.
+    The key does not depend on names. For each speaker, the key counts the assignments under which
+    the statement is true, by the speaker's role and the number of other knights.
     """
     people = len(puzzle.names)
     said = [
@@ -143,9 +143,10 @@ def _draw_compound(rng: random.Random, people: int, depth: int) -> Statement:
 
 @cache
 def _groups(people: int) -> tuple[tuple[int, ...], ...]:
-    """Groups of assignments, by speaker.
+    """Groups of assignments of roles to people, for each speaker.
 
-    The assignments of a group agree on the speaker's role and on the number of other knights.
+    The assignments of a group agree on the speaker's role and on the number of other knights. A
+    group is an integer whose bit ``a`` is set if the group contains assignment ``a``.
     """
     groups: list[tuple[int, ...]] = []
     for speaker in range(people):

@@ -1,4 +1,4 @@
-"""The process in which a run works: a command's own, or a program that uses the Python API."""
+"""The process of a run, which is either a command or a program that uses the Python API."""
 
 from __future__ import annotations
 

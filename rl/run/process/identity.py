@@ -1,4 +1,7 @@
-"""Checks that the four common package names are imported from turnwise."""
+"""Checks that ``tools``, ``envs``, ``agents`` and ``rl`` are imported from turnwise.
+
+Other projects have packages of the same names.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ PACKAGES = ("tools", "envs", "agents", "rl")
 
 
 class PackageCollision(ImportError):
-    """Raised when one of the four package names resolves to another distribution."""
+    """Raised when ``tools``, ``envs``, ``agents`` or ``rl`` is another project's package."""
 
 
 def check_packages() -> None:

@@ -27,8 +27,7 @@ from tools.sandbox.inside.supervisor import process_tree
 from tools.sandbox.inside.workdir import remove_tree
 
 _MAX_FAILURES = 5
-"""Number of supervisors in a row that may die before they are ready. After that, the zygote
-fails."""
+"""The zygote fails when this number of supervisors in a row die before they are ready."""
 
 
 def main(settings: str) -> None:
@@ -91,7 +90,10 @@ class _Zygote:
         self.failures = 0
 
     def serve(self) -> None:
-        """Keep supervisors waiting until the control socket closes or the launcher dies."""
+        """Keep ``Config.idle`` supervisors ready for jobs.
+
+        Ends when the control socket closes or the launcher dies.
+        """
         signals, wakeup = os.pipe()
         os.set_blocking(signals, False)
         os.set_blocking(wakeup, False)
