@@ -15,6 +15,7 @@ from rl.errors import UsageError
 from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
 from rl.learner.lora import adapter_config, add_adapter, load_trained_state, trained_state
 from rl.learner.memory.offloading import Offloader
+from rl.learner.memory.quantization import num_weights, quantize_linear_layers
 from rl.learner.model import load_model, score_tokens, tolerance_of
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts
 from rl.learner.updater import Updater
@@ -33,12 +34,16 @@ def load_policy_model(spec: LearnerSpec) -> PreTrainedModel:
         ValueError: the model cannot be loaded, or states no context window.
     """
     dtype: torch.dtype = getattr(torch, spec.dtype)
-    model = load_model(spec.model, device=spec.device, dtype=dtype)
+    bits = spec.lora.base_bits
+    model = load_model(spec.model, device="cpu" if bits else spec.device, dtype=dtype)
     if getattr(model.config, "max_position_embeddings", None) is None:
         raise ValueError(
             f"model ({spec.model}) is of type {model.config.model_type}, whose config.json states "
             "no context window (max_position_embeddings): use a model with one"
         )
+    if bits:
+        quantize_linear_layers(model, bits, spec.device)
+        model.to(device=spec.device)  # type: ignore[call-arg]
     if spec.lora.rank:
         add_adapter(model, spec.lora, spec.model, spec.seed)
     return model
@@ -208,7 +213,6 @@ class LocalLearner:
 
 def facts_of(model: PreTrainedModel) -> ModelFacts:
     """Properties of a model."""
-    parameters = list(model.parameters())
     head = model.get_output_embeddings()
     return ModelFacts(
         family=model.config.model_type,
@@ -217,8 +221,8 @@ def facts_of(model: PreTrainedModel) -> ModelFacts:
         end_token_ids=_end_tokens(model),
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
-        num_parameters=sum(p.numel() for p in parameters),
-        num_trained=sum(p.numel() for p in parameters if p.requires_grad),
+        num_parameters=num_weights(model),
+        num_trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
         adapter=adapter_config(model),
     )
 

@@ -13,6 +13,7 @@ from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch, MicroBatch
 from rl.learner.lora import add_adapter
 from rl.learner.memory.activations import decoder_layers
+from rl.learner.memory.quantization import quantize_linear_layers
 from rl.learner.optimizer import Optimizer
 from rl.learner.scoring import ScoringModule, needs_copy
 from rl.learner.settings import MemoryConfig, OptimizerConfig
@@ -82,6 +83,8 @@ def learner_memory(
     micro = _rows_of(row, max_tokens)
     model = _shapes_of(config, dtype)
     with torch.device("meta"):
+        if lora.base_bits:
+            quantize_linear_layers(model, lora.base_bits, "meta")
         if lora.rank:
             add_adapter(model, lora, "", 0)
         root = ScoringModule(

@@ -129,7 +129,7 @@ class Planner:
 
     def _learner(self, config: TrainConfig, dtype: str, row: int) -> LearnerMemory:
         memory = self._memory(config)
-        key = (config.lora.rank, row, config.micro_batch_tokens, memory)
+        key = (config.lora, row, config.micro_batch_tokens, memory)
         if key not in self._learners:
             self._learners[key] = learner_memory(
                 self.model,

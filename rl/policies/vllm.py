@@ -87,6 +87,11 @@ class VLLM(ServerEngine):
             raise UsageError("policy.sleep (True) must be False on a CPU: it frees a GPU's memory")
         if lora.rank > MAX_RANK:
             raise UsageError(f"lora.rank ({lora.rank}) must be at most {MAX_RANK} with vLLM")
+        if lora.base_bits:
+            raise UsageError(
+                f"lora.base_bits ({lora.base_bits}) must be 0 with vLLM, which samples from the "
+                "base model in full precision and so from another policy: give policy=local"
+            )
         if not self.urls:
             _check_support(config, device)
         if self.transfer != "files":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rl.settings.groups import at_least
 
@@ -25,12 +27,27 @@ class LoraConfig:
     targets: tuple[str, ...] = ()
     """Linear layers that get an adapter, by the last part of their names, as in q_proj,v_proj. If
     empty, all linear layers of the decoder; never the output head and the embedding."""
+    base_bits: Literal[0, 4, 8] = 0
+    """Bits of the frozen weights of the decoder's linear layers (QLoRA, Dettmers et al. 2023, arXiv
+    2305.14314); 0 for the type of the model. Needs bitsandbytes: pip install
+    'turnwise[quantized]'."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "alpha")
         if self.rank == 0 and (self.alpha or self.targets):
             key, value = ("alpha", self.alpha) if self.alpha else ("targets", self.targets[0])
             raise ValueError(f"{key} ({value}) does nothing with rank=0: give rank=8, say")
+        if (bits := self.base_bits) not in (0, 4, 8):
+            raise ValueError(f"base_bits ({bits}) must be 0, 4 or 8")
+        if bits and self.rank == 0:
+            raise ValueError(
+                f"base_bits ({bits}) must be 0 with rank=0: quantised weights cannot be trained, "
+                "only an adapter on top: give rank=8, say"
+            )
+        if bits and importlib.util.find_spec("bitsandbytes") is None:
+            raise ValueError(
+                f"base_bits ({bits}) needs bitsandbytes: pip install 'turnwise[quantized]'"
+            )
 
     @property
     def scale(self) -> int:

@@ -135,6 +135,26 @@ def test_mistakes_are_one_line(words, tmp_path, capfd, settings, expected):
     assert capfd.readouterr().err.splitlines()[-1] == expected
 
 
+def test_an_adapter_over_a_quantised_base_is_trained(words, tmp_path, toy_model):
+    pytest.importorskip("bitsandbytes")
+    out = tmp_path / "run"
+    settings = LORA | {"lora__base_bits": 4, "staleness": 1, "steps": 2}
+    assert main(words(out, **settings)) == 0
+    facts = json.loads((out / "versions.json").read_text())
+    weights = load_file(toy_model / "model.safetensors")
+    trained = facts["num_trained"]
+    assert facts["num_parameters"] == sum(w.numel() for w in weights.values()) + trained
+
+
+def test_a_quantised_base_is_refused_with_vllm(words, tmp_path, capfd):
+    pytest.importorskip("bitsandbytes")
+    settings = {"lora__rank": 4, "lora__base_bits": 4, "policy": "vllm-server"}
+    assert main(words(tmp_path / "run", **settings)) != 0
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: lora.base_bits (4) must be 0 with vLLM")
+    assert line.endswith("give policy=local")
+
+
 def test_the_learning_rate_of_an_adapter_is_ten_times_higher():
     def rate(*more):
         return parse(

@@ -156,6 +156,30 @@ def test_averages_of_8_bits_and_inputs_on_the_host():
         assert of("on", bits=8).moments == pytest.approx(on.moments * 0.25390625, rel=1e-3)
 
 
+@pytest.mark.parametrize(("bits", "stored"), [(4, 0.5), (8, 1)])
+def test_a_quantised_base_is_smaller_by_the_bits_of_its_linear_layers(bits, stored):
+    pytest.importorskip("bitsandbytes")
+    width, inner, _, heads = SHAPES["4B"]
+    depth = 2
+    linear = depth * (2 * width * heads * 128 + 2 * width * 8 * 128 + 3 * width * inner)
+    full, small = (
+        memory_of(
+            qwen3("4B", depth, vocab_size=1024), replace(ADAPTER, base_bits=b), memory=AGAIN, row=64
+        )
+        for b in (0, bits)
+    )
+    # Instead of two bytes: the stored ones, a float32 scale for each 64 weights, and the tables.
+    tables = 256 * 4 * 7 * depth if bits == 8 else 0
+    saved = full.weights - small.weights
+    assert saved == linear * (2 - stored - 4 / 64) - tables
+    if bits == 4:
+        # 4.86 GiB of all 36 layers.
+        assert 36 / depth * saved == pytest.approx(4.864 * 2**30, rel=1e-3)
+    assert (full.copies, full.moments, full.gradients) == (
+        *(small.copies, small.moments, small.gradients),
+    )
+
+
 def planned(algorithm, lora=NO_LORA):
     config = qwen3("0.6B", 2, vocab_size=1024)
     return learner_memory(
