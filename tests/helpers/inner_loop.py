@@ -15,6 +15,7 @@ Workers start the files that take longest first, so that none is left with a lon
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections import defaultdict
@@ -160,7 +161,8 @@ class LongestFirst:
             files[file].add(key)
             seconds[file] += 0 if key in self.durations else UNRECORDED_S
         for file, keys in files.items():
-            seconds[file] += sum(self.durations.get(key, 0) for key in keys)
+            # Exact in any order of the set, so that all workers sort alike.
+            seconds[file] += math.fsum(self.durations.get(key, 0) for key in keys)
         return seconds
 
 
