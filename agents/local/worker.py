@@ -22,6 +22,8 @@ from agents.torch_thread import TorchThread
 
 _T = TypeVar("_T")
 _Outcome = Completion | Exception
+_ALARM_ENDS_S = 1.0
+"""Seconds to wait for the thread of a cancelled timer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,9 @@ class Worker:
             self._set_alarm()
 
     def _end(self, over: PolicyFailure) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if (alarm := self._alarm) is not None:
+            alarm.cancel()
+            alarm.join(_ALARM_ENDS_S)
         while not self._commands.empty():
             command = self._commands.get()
             if isinstance(command, _Submit):

@@ -9,7 +9,6 @@ that starts from nothing: ``subprocess``.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import gc
 import importlib
@@ -161,18 +160,21 @@ def _number(stream: Stream) -> int:
 
 @functools.cache
 def _server() -> socket.socket:
-    """The server's socket. The server ends when the socket closes, as this process's end does."""
+    """The server's socket. The server ends when the socket closes, as this process's end does.
+
+    The server is no child of this process: tests look for what the code under test has started.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with theirs:
-        process = subprocess.Popen(
+        subprocess.run(
             [sys.executable, __file__, str(theirs.fileno())],
             env=environment | {"OMP_NUM_THREADS": "1"},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            check=True,
+            timeout=START_S,
         )
-    atexit.register(process.wait)
-    atexit.register(ours.close)  # First: the last that was registered runs first.
     ours.settimeout(START_S)
     assert ours.recv(5) == b"ready"
     return ours
@@ -251,5 +253,7 @@ def _as_python(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)
     # The command runs here, after the server's own frames, and its end is the interpreter's own.
     serve(socket.socket(fileno=int(sys.argv[1])))()

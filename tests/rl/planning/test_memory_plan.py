@@ -351,6 +351,11 @@ UPDATE = """
     torch.set_num_threads(1)
     memory, optimizer = MemoryConfig(activation_checkpointing=sys.argv[1]), OptimizerConfig()
 
+    def resident(kind):
+        # In bytes. Pages of libraries leave and return as other processes need memory.
+        lines = dict(line.split(":") for line in open("/proc/self/status"))
+        return int(lines[kind].split()[0]) * 1024
+
     def shape(width, layers, vocab):
         return Qwen3Config(
             vocab_size=vocab, hidden_size=width, intermediate_size=3 * width,
@@ -376,9 +381,9 @@ UPDATE = """
     )
     # The libraries' code and buffers are in memory before the measurement.
     two_updates(shape(64, 1, 64), 8)
-    before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+    before = resident("RssAnon")
     two_updates(large, 2048)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - resident("RssFile")
     print((peak - before) / plan.peak)
 """
 
