@@ -283,7 +283,9 @@ async def test_a_checkpoint_with_missing_weights_is_detected(server, open_policy
         model, lambda prober: ManagedServer(prober, connect=VLLMClient.at(server.url))
     )
     partial = {name: w for name, w in model.state_dict().items() if name != missing}
-    with pytest.raises(WeightsDiffer, match=r"does not run version 1 .* nats from the learner's"):
+    # vLLM does not initialise the memory of missing weights. A NaN in it has no JSON form.
+    detected = r"does not run version 1 .* nats from the learner's|not JSON compliant"
+    with pytest.raises(PolicyFailure, match=detected):
         await policy.load_weights(partial, 1)
 
 

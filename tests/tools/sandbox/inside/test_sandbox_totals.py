@@ -66,7 +66,7 @@ async def test_a_process_that_cannot_be_inspected_ends_the_run(either):
     ):  # its supervisor may inspect it nevertheless
         assert result.stdout == "went on\n"
         return
-    assert (result.status, result.stdout) == (Status.KILLED, "")
+    assert (result.status, result.stdout) == (Status.KILLED, ""), result.stderr
     assert "cannot be inspected" in result.detail
 
 
