@@ -1,8 +1,9 @@
-"""Calls of arbitrary tools in a syntax: instructions for the model, and parsing.
+"""Extends a syntax to arbitrary tools: instructions for the model, and parsers of calls.
 
 A syntax has special forms for some tools (``Syntax.tools``). Other tools are called in the syntax's
 general form: between tags with the tool's name, in a fenced block that starts with the name, or as
-JSON. In tags and blocks, a tool with one argument takes it as text, and other tools take JSON.
+JSON. In tags and blocks, the call of a tool with one argument holds that argument as text; the call
+of any other tool holds JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tools.tool import Tool
 
 _TAG = re.compile(r"[A-Za-z][\w-]*")
 _RESERVED = ("think", "answer", "result", "information", "interpreter", "code")
-"""Tags that have a meaning in some syntax."""
+"""Tags that already have a meaning in at least one syntax."""
 _CONTENT = "content"
 """Name of the argument in which the parsers of ``tools.syntax`` return a call's content."""
 
@@ -26,14 +27,14 @@ Parser = Callable[[str], Call | None]
 
 
 def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
-    """Extend a syntax by calls of these tools.
+    """Return ``syntax``, extended so that it parses calls of ``tools``.
 
     Args:
         syntax: one of ``tools.syntax.SYNTAXES``.
-        tools: by name.
+        tools: the tools by name.
 
     Raises:
-        ValueError: a tool's name is not valid in a tag, or the tag is reserved.
+        ValueError: a tool's name is not valid as a tag, or is a reserved tag.
     """
     others = {name: tool for name, tool in tools.items() if name not in syntax.tools}
     for name in others:
@@ -55,7 +56,7 @@ def with_tools(syntax: Syntax, tools: Mapping[str, Tool]) -> Syntax:
 
 
 def tool_rules(syntax: Syntax, tools: Mapping[str, Tool]) -> str:
-    """Instructions for a system message, about tools that have no special form in ``syntax``."""
+    """Text for a system message: how to call the tools that have no special form in ``syntax``."""
     others = [tool for name, tool in tools.items() if name not in syntax.tools]
     if syntax.form == "chat":
         return ""
@@ -66,7 +67,7 @@ def tool_rules(syntax: Syntax, tools: Mapping[str, Tool]) -> str:
 
 
 def listed(schemas: Sequence[Mapping[str, Any]]) -> str:
-    """A list of tools in Hermes's format, for models whose chat template lists none."""
+    """A list of tools in Hermes's format, for models whose chat template does not list tools."""
     rows = "\n".join(json.dumps(schema) for schema in schemas)
     return (
         f"You may call these functions:\n<tools>\n{rows}\n</tools>\nFor each call, write\n"
@@ -76,19 +77,19 @@ def listed(schemas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call in the format that :func:`listed` describes."""
+    """The text of a call, in the format that :func:`listed` describes."""
     call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """A tool in OpenAI's format, as chat templates and APIs list tools."""
+    """The tool's entry in OpenAI's format for lists of tools, which chat templates and APIs use."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
 
 
 def _rule(syntax: Syntax, tool: Tool) -> str:
-    """Instructions to call one tool, with its description."""
+    """Instructions for calling one tool, with the tool's description."""
     schema = tool.parameters
     properties, required = schema.get("properties", {}), schema.get("required", ())
     kinds = {name: _type(part, schema) for name, part in properties.items()}
@@ -105,13 +106,13 @@ def _rule(syntax: Syntax, tool: Tool) -> str:
 
 
 def _only(tool: Tool) -> str | None:
-    """The only argument of a tool, or None if it has none or several."""
+    """The name of the tool's only argument, or None if the tool has no or several arguments."""
     properties = tool.parameters.get("properties", {})
     return next(iter(properties)) if len(properties) == 1 else None
 
 
 def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """The type of a value, or its allowed values."""
+    """An argument's JSON types or allowed values, as text. ``part`` is its part of ``schema``."""
     kinds = list[str]()
     for kind in part.get("anyOf", [part]):
         name = str(kind.get("$ref", "")).rpartition("/")[2]
@@ -121,7 +122,7 @@ def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def _first(parsers: list[Parser]) -> Parser:
-    """A parser that returns, of the calls that several parsers find, the one that ends first."""
+    """A parser that runs all ``parsers`` and returns the call that ends first in the text."""
 
     def parse(text: str) -> Call | None:
         found = [call for parser in parsers if (call := parser(text)) is not None]
@@ -131,7 +132,7 @@ def _first(parsers: list[Parser]) -> Parser:
 
 
 def _reading(find: Parser, tools: Mapping[str, Tool]) -> Parser:
-    """A parser that also parses the arguments of calls of ``tools``."""
+    """A parser that finds a call by ``find`` and, for a tool in ``tools``, parses its arguments."""
 
     def parse(text: str) -> Call | None:
         call = find(text)

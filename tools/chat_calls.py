@@ -1,9 +1,9 @@
-"""Tool calls in the formats of chat models' own templates, several per message if needed.
+"""Parses tool calls in the formats of chat models' own templates. A message can have several.
 
 Hermes and Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. Qwen3-Coder:
 ``<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>``. Mistral:
 ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}]``, or ``[TOOL_CALLS]NAME[ARGS]{...}``. Llama 3:
-``{"name": ..., "parameters": {...}}`` as the whole message, ``<|python_tag|>`` ahead of it or not.
+``{"name": ..., "parameters": {...}}`` as the whole message, optionally after ``<|python_tag|>``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DECODER = json.JSONDecoder()
 
 
 def chat_calls(text: str) -> list[Call]:
-    """All calls in a message, in order. A malformed call has an error."""
+    """All calls in a message, in order. For a malformed call, ``Call.error`` is set."""
     if "<tool_call>" in text:
         return [_hermes(found) for found in _HERMES.finditer(text)]
     if MISTRAL in text:
@@ -38,7 +38,7 @@ def chat_calls(text: str) -> list[Call]:
 
 
 def typed_call(call: Call, parameters: Mapping[str, Any]) -> Call:
-    """A call with its arguments converted to the types of the tool's JSON Schema."""
+    """The call with its arguments converted to the types in the tool's JSON Schema."""
     if not call.as_texts:
         return call
     properties = parameters.get("properties", {})
@@ -47,7 +47,7 @@ def typed_call(call: Call, parameters: Mapping[str, Any]) -> Call:
 
 
 def first_chat_call(text: str) -> Call | None:
-    """The first call in a message."""
+    """The first call in a message, or None."""
     return next(iter(chat_calls(text)), None)
 
 
@@ -89,7 +89,7 @@ def _mistral(text: str, at: int) -> Iterator[Call]:
 
 
 def _llama(text: str) -> Iterator[Call]:
-    """A message that consists only of JSON objects, separated by semicolons."""
+    """The calls in a message that consists only of JSON objects, separated by semicolons."""
     tagged = PYTHON_TAG in text
     at = text.index(PYTHON_TAG) + len(PYTHON_TAG) if tagged else 0
     if not tagged and not re.match(r'\s*\{\s*"(?:name|type)"\s*:', text):
@@ -103,7 +103,10 @@ def _llama(text: str) -> Iterator[Call]:
 
 
 def _decoded(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at an index, and its end. None and the text's end if there is no value."""
+    """The JSON value at index ``at``, and its end.
+
+    If it is invalid: None, and the text's length.
+    """
     at += len(text[at:]) - len(text[at:].lstrip())
     try:
         return _DECODER.raw_decode(text, at)
@@ -134,7 +137,7 @@ def _malformed(end: int) -> Call:
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """The text itself if the schema allows a string, otherwise its JSON value if it has one."""
+    """The text as a JSON value; as a string if the schema allows one or the text is not JSON."""
     if any(kind.get("type") == "string" for kind in schema.get("anyOf", [schema])):
         return text
     value = _parsed(text)

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 
 def field_docs(config_type: type[Any]) -> dict[str, str]:
-    """Each field's docstring as one line, including inherited fields.
+    """Docstrings of a dataclass's fields by field name, each as one line, with inherited fields.
 
-    A class without source code (typed into an interpreter) has none.
+    A class without source code, such as one typed into an interpreter, has no such docstrings.
     """
     docs: dict[str, str] = {}
     for base in reversed(config_type.__mro__):
@@ -35,7 +35,7 @@ def field_docs(config_type: type[Any]) -> dict[str, str]:
 
 
 def _body(kind: type[Any]) -> list[ast.stmt]:
-    """The statements of a class. Empty if its source code is not available."""
+    """The syntax trees of a class's statements. Empty if the source code is not available."""
     known = _classes(kind.__module__)
     if kind.__qualname__ in known:
         return known[kind.__qualname__]
@@ -48,9 +48,9 @@ def _body(kind: type[Any]) -> list[ast.stmt]:
 
 @lru_cache(maxsize=64)
 def _classes(module: str) -> Mapping[str, list[ast.stmt]]:
-    """A module's top-level classes by name. The module is parsed once.
+    """For each top-level class of a module, the class's statements. The module is parsed once.
 
-    A name with two definitions is left out, because it is ambiguous.
+    A class name with two definitions is left out, because the name is ambiguous.
     """
     if module == "__main__":
         return {}

@@ -30,12 +30,13 @@ class FunctionTool(Tool):
     """A tool that calls a function; made by :func:`tool`.
 
     Args:
-        function: plain or async; returns a ``str`` or a :class:`ToolResult`.
+        function: a plain or async function that returns a ``str`` or a :class:`ToolResult`.
         name: the tool's name, or None for the function's name.
         blocking: whether to run a plain function in a thread, so that it does not block the event
             loop.
         limits: limits of each call.
-        cost: cost of a successful call in the tool's own unit. A result's own cost is added to it.
+        cost: cost of a successful call in the unit that the tool uses. If the function returns a
+            :class:`ToolResult` with a cost, the two costs are added.
 
     Raises:
         ValueError: an annotation or a description is missing, a parameter's kind or the return type
@@ -131,7 +132,7 @@ class FunctionTool(Tool):
         return ToolResult(f"Error: {message}", error=message)
 
     def _explain(self, error: Any) -> str:
-        """Describe pydantic's errors in one line for the model."""
+        """Describe a pydantic ``ValidationError`` in one line for the model."""
         found = "; ".join(
             f"{'.'.join(str(part) for part in issue['loc'])}: {issue['msg']}"
             for issue in error.errors()
@@ -143,7 +144,7 @@ class FunctionTool(Tool):
         return ValueError(f"tool {self.name!r}: the function {problem}")
 
     def _hints(self) -> dict[str, Any]:
-        """Types of the parameters by name, without the context."""
+        """Types of the function's parameters by name, except the parameter ``context``."""
         try:
             hints = get_type_hints(self._function, include_extras=True)
         except NameError as error:
@@ -161,7 +162,7 @@ class FunctionTool(Tool):
         return hints
 
     def _docstring(self, names: set[str]) -> tuple[str, dict[str, str]]:
-        """The descriptions of the tool and of each parameter, from a Google docstring."""
+        """The description of the tool, and of each parameter by name, from the Google docstring."""
         text = inspect.getdoc(self._function)
         if not text:
             raise self._wrong("has no docstring: it is what the model reads")
@@ -204,7 +205,7 @@ class FunctionTool(Tool):
 
 
 def _is_cancelled() -> bool:
-    """Whether another task cancelled this one."""
+    """Whether the current task was cancelled from outside."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -238,11 +239,12 @@ def tool(
 ) -> FunctionTool | Callable[[ToolFunction], FunctionTool]:
     """Make a tool from a function: ``@tool`` or ``@tool(blocking=True, timeout_s=5, retries=2)``.
 
-    The parameters' types become the JSON Schema; the Google docstring supplies the descriptions. A
-    parameter called ``context`` receives the :class:`ToolContext` and is hidden from the model.
-    Raise :class:`BadArguments` for a mistake of the model, and :class:`ToolFailure` for a failure
-    of the tool. ``timeout_s``, ``retries`` and ``max_concurrent`` are those of
-    :class:`tools.limits.CallLimits`; the other options are those of :class:`FunctionTool`.
+    The JSON Schema is made from the parameters' types, and the descriptions from the Google
+    docstring. A parameter called ``context`` receives the :class:`ToolContext` and is hidden from
+    the model. The function raises :class:`BadArguments` for a mistake of the model, and
+    :class:`ToolFailure` for a failure of the tool. ``timeout_s``, ``retries`` and
+    ``max_concurrent`` are fields of :class:`tools.limits.CallLimits`; the other options are
+    arguments of :class:`FunctionTool`.
 
     Raises:
         ValueError: a type or a description is missing, or an option is out of range.

@@ -1,4 +1,4 @@
-"""Limits of calls of tools and judges: timeout, retries and concurrency."""
+"""Limits of calls to tools and judges: timeout, retries and concurrency."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tools.tool import ToolFailure
 T = TypeVar("T")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-"""Seconds of the first and of the longest wait between attempts. A random share of up to 100% is
-added."""
+"""Seconds of the first and of the longest wait between attempts. Each wait is lengthened by a
+random share of 0 to 100%."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class CallLimits:
     """Limits of one call."""
 
     timeout_s: float | None = None
-    """Seconds that one attempt may take. If None, only the caller's deadline for all attempts
+    """Time limit of one attempt in seconds. If None, only the caller's time limit for all attempts
     applies."""
     retries: int = 0
     """Maximum number of further attempts after a retryable failure."""
@@ -42,7 +42,7 @@ class CallLimits:
 
 
 class LimitedCalls:
-    """Calls one service within its limits.
+    """Calls one service within ``limits``.
 
     Args:
         who: the service's name in messages, such as "tool 'search'".
@@ -59,7 +59,7 @@ class LimitedCalls:
         )
 
     async def run(self, attempt: Callable[[], Awaitable[T]], deadline_s: float | None) -> T:
-        """Repeat ``attempt`` until it succeeds, and return its result.
+        """Call ``attempt`` until an attempt succeeds or the retries are used up; return its result.
 
         Args:
             attempt: starts one attempt.
@@ -67,7 +67,7 @@ class LimitedCalls:
                 deadline.
 
         Raises:
-            ToolFailure: the last attempt's failure, or a missed deadline (retryable).
+            ToolFailure: the last attempt failed, or a time limit was exceeded (retryable).
         """
         last = ""
         timer = asyncio.timeout(deadline_s)

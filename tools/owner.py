@@ -1,4 +1,4 @@
-"""The owner of a service call. Shared services serve their owners in turn."""
+"""The owner of a service call, such as an episode. A shared service serves owners in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _owner: ContextVar[Hashable | None] = ContextVar("owner", default=None)
 
 @contextmanager
 def acting_for(owner: Hashable) -> Iterator[None]:
-    """Set the owner, an episode's name, of calls in the context and in tasks created there."""
+    """Set the owner of calls that are made in this context and in tasks created in it."""
     token = _owner.set(owner)
     try:
         yield
@@ -21,6 +21,6 @@ def acting_for(owner: Hashable) -> Iterator[None]:
 
 
 def current_owner() -> Hashable:
-    """The owner of calls. Outside ``acting_for``, each task is its own owner."""
+    """The owner that ``acting_for`` set. Outside ``acting_for``, the current task is the owner."""
     owner = _owner.get()
     return asyncio.current_task() if owner is None else owner

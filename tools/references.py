@@ -1,4 +1,4 @@
-"""A user's own functions and classes by file or module: ``agent.py:play``, ``package.mod:Env``."""
+"""Loads users' functions and classes by reference: ``agent.py:play`` or ``package.mod:Env``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any
 
 importing: ContextVar[ModuleType | None] = ContextVar("importing", default=None)
-"""The module of the user's file while it is imported. It owns the names that it registers."""
+"""The module of the user's file that is being imported, or None. Names that are registered
+meanwhile belong to this module."""
 
 _REFERENCE = re.compile(r"(?P<module>[^\s:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>\w+)")
 
@@ -26,7 +27,7 @@ class ReferenceFailure(ImportError):
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text names a function in a .py file or a module."""
+    """Whether a text has the form ``file.py:name`` or ``package.module:name``."""
     return _REFERENCE.fullmatch(text) is not None
 
 
@@ -38,7 +39,7 @@ def load_function(reference: str, key: str) -> Callable[..., Any]:
         key: name of the setting, for messages.
 
     Raises:
-        ValueError: the file, module or function does not exist, or fails to import.
+        ValueError: the file, module or function does not exist, or the import fails.
     """
     match = _REFERENCE.fullmatch(reference)
     assert match is not None, "ask is_reference first"
@@ -59,11 +60,11 @@ def load_function(reference: str, key: str) -> Callable[..., Any]:
 def load_module(name: str) -> ModuleType:
     """Import a module by its name, or by the path of its file, which ends in ``.py``.
 
-    A file is imported once, and again when it has changed. Its folder is added at the end of
-    ``sys.path``, so that the file can import modules beside it.
+    A file is imported again only if it has changed. Its folder is added at the end of ``sys.path``,
+    so that the file can import modules beside it.
 
     Raises:
-        ReferenceFailure: there is no such module, or it fails to import. The message names the
+        ReferenceFailure: there is no such module, or the import fails. The message names the
             exception, file and line.
     """
     try:
@@ -75,14 +76,14 @@ def load_module(name: str) -> ModuleType:
 
 
 def module_name(path: Path) -> str:
-    """The unique module name of a file."""
+    """The module name for a user's file, unique for each path."""
     # Without a dot: pickle would import the part before it as a package.
     stem = re.sub(r"\W", "_", path.stem)
     return f"turnwise_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
 
 
 def source_of(text: str) -> Path | None:
-    """The file of a reference's function, or None if the text is no reference or has no file."""
+    """The file of a reference, or None if the text is no reference or its module has no file."""
     match = _REFERENCE.fullmatch(text)
     if match is None:
         return None
@@ -137,7 +138,7 @@ def _from_file(name: str) -> ModuleType:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """The file and line of a failed import, or "" if no file of the user is involved."""
+    """File and line of a failed import, as text. "" if the traceback shows no user's file."""
     if isinstance(error, SyntaxError):
         return ""  # The message of a SyntaxError ends with both.
     stack = traceback.extract_tb(error.__traceback__)

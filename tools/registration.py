@@ -1,4 +1,4 @@
-"""``tools.make``: tools by name, whether built in or from plug-ins."""
+"""``tools.make``: makes built-in tools, and tools of plug-ins, by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _registry = Registry("tool", "turnwise.tools")
 
 
 def register(name: str, target: Tool | Callable[..., Tool] | str) -> None:
-    """Register a tool, a factory of tools, or ``"module:attribute"`` of either.
+    """Register a tool or a function that makes one, as an object or as ``"module:attribute"``.
 
     Raises:
         ValueError: the name is taken.
@@ -24,12 +24,12 @@ def register(name: str, target: Tool | Callable[..., Tool] | str) -> None:
 
 
 def names() -> list[str]:
-    """All registered names, sorted, including plug-ins."""
+    """All names of tools, sorted, including those of plug-ins."""
     return _registry.names()
 
 
 def replaced() -> int:
-    """Number of times that a newer version replaced a tool. Caches of tools depend on it."""
+    """Number of times that a newer version replaced a registered tool. Caches of tools check it."""
     return _registry.replaced
 
 
@@ -43,7 +43,7 @@ def make(name: str, **options: Any) -> Tool:
     Raises:
         UnknownNameError: there is no such tool.
         PluginImportError: the tool's plug-in fails to import.
-        TypeError: the tool has no such option, or the registered object makes no tool.
+        TypeError: the tool has no such option, or the registered function returns no tool.
     """
     found = _registry.get(name)
     if isinstance(found, Tool):
@@ -86,7 +86,7 @@ def make_tools(text: str, key: str = "tools") -> dict[str, Tool]:
 
 
 def named(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each name with its options.
+    """The names in a text such as ``calculator, lookup(limit=3)``, each with its options.
 
     Raises:
         SyntaxError: the text is malformed.
@@ -111,7 +111,7 @@ def named(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _options(text: str, start: int) -> tuple[int, Mapping[str, Any]]:
-    """The end of the parentheses that open at ``start``, and the options inside."""
+    """The index after the parentheses that open at ``start``, and the options inside."""
     end = start
     while (end := text.find(")", end) + 1) > 0:
         try:

@@ -1,8 +1,8 @@
-"""Registries of objects by name: tools, environments, rewards and others share this mechanism.
+"""Registries of objects by name, for tools, environments, rewards and other kinds.
 
 A plug-in is a Python entry point in a group such as ``turnwise.tools``, ``turnwise.envs`` or
-``turnwise.rewards``. It is imported only when its name is used, so a broken plug-in affects no
-other name.
+``turnwise.rewards``. A plug-in is imported only when its name is used, so a broken plug-in affects
+no other name.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ class UnknownNameError(LookupError):
 
 
 class PluginImportError(ImportError):
-    """Raised when a name's object cannot be imported; the message names its distribution."""
+    """Raised when a plug-in's object cannot be imported.
+
+    The message names the plug-in's distribution.
+    """
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most similar to ``name``, or None if none is similar.
 
-    A name may be short for a known one, as ``vllm`` is for ``vllm-server``.
+    A known name that starts with ``name`` and a hyphen is preferred: ``vllm-server`` for ``vllm``.
     """
     known = list(known)
     longer = [k for k in known if len(name) > 2 and k.startswith(f"{name}-")]
@@ -44,12 +47,12 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 class Registry:
-    """Objects by name, registered in this process or advertised by an installed entry point.
+    """Objects by name, which this process registered or an installed entry point advertises.
 
     Args:
-        kind: kind of the registered objects, for messages ("tool", "environment").
+        kind: noun for the registered objects in messages, such as "tool" or "environment".
         group: the entry-point group in which installed distributions advertise objects.
-        form: pattern that a name must match, or None for any name.
+        form: pattern that an advertised name must match, or None for any name.
     """
 
     def __init__(self, kind: str, group: str, form: re.Pattern[str] | None = None) -> None:
@@ -58,22 +61,24 @@ class Registry:
         self.form = form
         self._objects: dict[str, Any] = {}
         self._files: dict[str, ModuleType] = {}
-        """Modules of users' files, by the names that they registered."""
+        """For each registered name, the module of the user's file that registered the name, if any.
+        """
         self._lazy: dict[str, metadata.EntryPoint] = {}
         self._contested: dict[str, list[str]] = {}
-        """Distributions that advertise different objects under the same name, by that name."""
+        """For each name that several distributions advertise for different objects: these
+        distributions."""
         self._scanned = False
         self.replaced = 0
-        """Number of times that a newer version replaced an object."""
+        """Number of times that a newer version replaced a registered object."""
 
     def register(self, name: str, target: Any) -> None:
-        """Register an object in this process. ``"module:attribute"`` is imported at first use.
+        """Register an object, or a text ``"module:attribute"``, which is imported at its first use.
 
         A file that is imported again, or a notebook's cell that is run again, replaces the objects
-        that it registered before.
+        that the file or cell registered before.
 
         Raises:
-            ValueError: another object has the name, or the text does not have that form.
+            ValueError: another object has the name, or a text is not ``"module:attribute"``.
         """
         if isinstance(target, str):
             if target.count(":") != 1:
@@ -91,7 +96,7 @@ class Registry:
                 self._files[name] = module
 
     def names(self) -> list[str]:
-        """All names, sorted: registered in this process or installed."""
+        """All names, sorted: those registered in this process and those of installed plug-ins."""
         self._scan()
         return sorted({*self._objects, *self._lazy})
 
@@ -132,7 +137,7 @@ class Registry:
         )
 
     def _may_be(self, name: str, target: Any) -> bool:
-        """Whether a name is free, or belongs to the object or an earlier version of it."""
+        """Whether a name is free, or belongs to ``target`` or to an older version of ``target``."""
         if name not in self._objects or self._objects[name] is target:
             return True
         before, now = self._files.get(name), importing.get()
@@ -145,9 +150,9 @@ class Registry:
         return f"{self.kind} {name!r} is registered already: choose another name"
 
     def _scan(self) -> None:
-        """Read the entry points of installed distributions, once.
+        """Read the entry points of installed distributions at the first call.
 
-        Names of this process take precedence.
+        Names that this process registered take precedence over entry points.
         """
         if self._scanned:
             return
@@ -180,7 +185,7 @@ class Registry:
 
 
 def build(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any:
-    """Call the factory registered as ``name`` with these options.
+    """Return ``factory(**options)``, after checking the names of the options.
 
     Raises:
         TypeError: the factory cannot be called, has no such option, or lacks a required one.
@@ -202,14 +207,17 @@ def build(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any
 
 
 def _cell_name(target: Any) -> str | None:
-    """The name of a class, function or tool that a notebook or script defines."""
+    """The qualified name of an object that a notebook or script defines; None for other objects."""
     name = getattr(target, "__qualname__", None)
     here = getattr(target, "__module__", None) == "__main__"
     return name if here and isinstance(name, str) and "<" not in name else None
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The names, sorted. For a family with many members (``family/name``), only their number."""
+    """The names, sorted and joined.
+
+    A family ``family/...`` with over 8 names appears as a count.
+    """
     families = Counter(name.split("/")[0] for name in names if "/" in name)
     large = {family: count for family, count in families.items() if count > _MOST_LISTED}
     shown = [name for name in names if name.split("/")[0] not in large]

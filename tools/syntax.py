@@ -1,7 +1,8 @@
 """Text formats of tool calls and of their results.
 
-A syntax is a row of :data:`SYNTAXES`. Its stop strings halt the generation at a call. A result
-either continues the model's message, in place, or is a separate message.
+:data:`SYNTAXES` lists every syntax. Generation stops after a call, at one of the syntax's stop
+strings. Depending on the syntax, the result is inserted into the model's message, which then
+continues, or is a separate message.
 """
 
 from __future__ import annotations
@@ -20,38 +21,40 @@ class Call:
     tool: str
     arguments: Mapping[str, Any]
     end: int
-    """Index at which the call ends in the text. The rest of the text is ignored."""
+    """Index in the text at which the call ends. The text after this index is ignored."""
     error: str | None = None
-    """Message for the model about a malformed call, or None. ``tool`` and ``arguments`` are empty
-    for a malformed call."""
+    """For a malformed call: a message that the model reads; ``tool`` and ``arguments`` are empty.
+    None for a valid call."""
     as_texts: bool = False
-    """Whether arguments are unparsed texts, which ``typed_call`` parses by the tool's schema."""
+    """Whether the arguments are unparsed texts. ``chat_calls.typed_call`` parses them by the tool's
+    schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """A text format of calls and results."""
+    """A text format of tool calls and their results."""
 
     name: str
     stop: tuple[str, ...]
-    """Stop strings, at which generation halts because a call is complete."""
+    """Strings at which generation stops, because a call is complete."""
     parse: Callable[[str], Call | None]
     """Returns the first complete call in a text, or None."""
     wrap: Callable[[str], str]
-    """Returns the text to insert for a result."""
+    """Converts a tool's result to the text that the model reads."""
     continues: bool
-    """Where a result goes. True: into the model's message, which then continues. False: into a
-    separate message."""
+    """Whether the result is inserted into the model's message, which then continues. If False, the
+    result is a separate message."""
     tools: tuple[str, ...]
-    """Tools that have a special form in this syntax. ``tools.calls`` handles the others."""
+    """Names of the tools that have a special form in this syntax. ``tools.calls`` handles all other
+    tools."""
     form: Literal["tags", "fence", "json", "chat"] = "tags"
-    """The form of calls of all other tools."""
+    """The form of calls of the tools that are not in ``tools``."""
     find_all: Callable[[str], list[Call]] | None = None
-    """Returns all calls in a message. None for a syntax in which only the first call of a message
-    counts."""
+    """Returns all calls in a message. None if only the first call in a message counts in this
+    syntax."""
 
     def calls(self, text: str) -> list[Call]:
-        """The calls that a text makes, in order."""
+        """The calls in a text, in order."""
         if self.find_all is not None:
             return self.find_all(text)
         call = self.parse(text)
@@ -91,9 +94,9 @@ def tagged_call(
 
 
 def json_call(text: str) -> Call | None:
-    """The first ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, as Hermes writes it.
+    """The first ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, Hermes's format.
 
-    Malformed JSON is a call with an error.
+    If the JSON is malformed, ``Call.error`` is set.
     """
     found = _JSON_CALL.search(text)
     if found is None:
@@ -109,10 +112,10 @@ def json_call(text: str) -> Call | None:
 
 
 def fenced_call(arguments: Mapping[str, str]) -> Callable[[str], Call | None]:
-    """A parser of fenced blocks whose first line names a tool.
+    """Make a parser of fenced blocks whose first line names a tool.
 
     Args:
-        arguments: name of the argument that gets a block's content, by tool.
+        arguments: for each tool, the name of the argument that gets the block's content.
     """
     known = ", ".join(arguments)
 
@@ -166,7 +169,7 @@ SEARCH_R1 = Syntax(
 """Search-R1's syntax (arXiv:2503.09516)."""
 
 FENCED_ARGUMENTS = {"search": "query", "python": "code"}
-"""Name of the argument that a fenced block holds, by tool."""
+"""For each tool, the name of the argument that a fenced block holds."""
 
 FENCED = Syntax(
     name="fenced",
@@ -193,7 +196,7 @@ JSON_CALL = Syntax(
 
 
 def _without_fence(call: Call | None) -> Call | None:
-    """The call without the Markdown fence around its code."""
+    """The call with its code freed from a Markdown fence, if there is one."""
     if call is None:
         return None
     fenced = _FENCED_CODE.fullmatch(call.arguments["code"])

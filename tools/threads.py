@@ -1,4 +1,4 @@
-"""Daemon threads for functions that may block: they do not delay the end of the process."""
+"""Daemon threads for functions that can block. A daemon thread does not delay the process's end."""
 
 from __future__ import annotations
 

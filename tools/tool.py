@@ -9,7 +9,7 @@ from typing import Any
 
 
 class ToolFailure(RuntimeError):
-    """Raised when a tool fails through no fault of the caller. Never a reward."""
+    """Raised when a tool fails through no fault of the caller. A failure never becomes a reward."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
@@ -17,7 +17,7 @@ class ToolFailure(RuntimeError):
 
 
 class BadArguments(ValueError):
-    """Raised inside a tool for invalid arguments; the model reads the message."""
+    """Raised by a tool's code for invalid arguments. The model reads the exception's message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,10 @@ class ToolContext:
     """The episode that makes a call, and the call's deadline."""
 
     session: str = ""
-    """The episode's session name, for stateful tools."""
+    """Name of the episode. A stateful tool keeps one state for each name."""
     timeout_s: float = 60.0
-    """Seconds for all attempts of a call; a longer call fails (ToolFailure, retryable)."""
+    """Time limit in seconds for all attempts of the call together. A longer call raises a retryable
+    :class:`ToolFailure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,13 @@ class ToolResult:
     """The result of a call."""
 
     text: str
-    """Text for the model, also after a mistake of the model."""
+    """Text that the model reads. After a mistake of the model, this is the error message."""
     data: Any = None
     """The same content as plain data, for environments and records."""
     error: str | None = None
-    """The caller's mistake; None if there was none."""
+    """Description of the model's mistake, or None if the call was valid."""
     cost: float = 0.0
-    """Cost of the call in the tool's own unit (money, credits)."""
+    """Cost of the call in the unit that the tool uses, such as money or credits."""
 
 
 class Tool(ABC):
@@ -52,28 +53,31 @@ class Tool(ABC):
     parameters: Mapping[str, Any]
     """JSON Schema (an object) of the arguments."""
     stateful: bool = False
-    """Whether the tool keeps state between the calls of an episode. A restored environment repeats
-    such calls."""
+    """Whether the tool keeps state between the calls of an episode. An environment that is restored
+    repeats the calls of stateful tools."""
     forkable: bool = True
-    """Whether ``fork`` can copy an episode's state."""
+    """Whether ``fork`` can copy the state of an episode."""
     final: bool = False
-    """Whether a valid call ends the episode; the answer is the result's ``data``."""
+    """Whether a valid call ends the episode. The result's ``data`` is then the agent's answer."""
 
     @abstractmethod
     async def __call__(
         self, arguments: Mapping[str, Any], context: ToolContext | None = None
     ) -> ToolResult:
-        """Call the tool. Arguments that violate the schema give a result with an ``error``.
+        """Call the tool. If the arguments violate the schema, the result has an ``error``.
 
         Raises:
             ToolFailure: the tool failed through no fault of the caller.
         """
 
     async def open(self) -> None:  # noqa: B027
-        """Open the tool's resources; the tool's owner awaits ``open`` once, before all calls."""
+        """Open the tool's resources.
+
+        The tool's owner awaits ``open`` once, before the first call.
+        """
 
     async def close(self) -> None:  # noqa: B027
-        """Release the tool's resources after the last call. Harmless if it has none."""
+        """Release the tool's resources after the last call. Do nothing if the tool has none."""
 
     async def fork(self, session: str, twin: str) -> None:  # noqa: B027
         """Copy the state of the episode ``session`` to the episode ``twin``.
@@ -85,4 +89,4 @@ class Tool(ABC):
         """
 
     async def end(self, session: str) -> None:  # noqa: B027
-        """Drop an episode's state at its end. Harmless if there is none."""
+        """Drop the state of the episode ``session``, which ends. Do nothing if there is none."""

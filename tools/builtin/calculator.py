@@ -16,7 +16,7 @@ MAX_CHARS = 1000
 MAX_DEPTH = 50
 """Maximum nesting of parentheses, signs and exponents."""
 MAX_BITS = 10_000
-"""Maximum number of bits in a numerator or denominator, about 3000 digits."""
+"""Maximum number of bits in a numerator or denominator (about 3000 digits)."""
 NUM_DIGITS = 10
 """Number of decimals to show for a number that is not an integer."""
 
@@ -41,7 +41,7 @@ def calculator_tool() -> Tool:
 
 
 def show(value: Fraction) -> str:
-    """Format a value: an integer unchanged, any other number as a fraction and as a decimal."""
+    """A value as text: an integer unchanged, any other number as a fraction and as a decimal."""
     if value.denominator == 1:
         return str(value)
     scaled = round(abs(value) * 10**NUM_DIGITS)
@@ -53,10 +53,11 @@ def show(value: Fraction) -> str:
 
 
 def evaluate(expression: str) -> Fraction:
-    """Compute the value of an expression. ``^`` (or ``**``) binds first, so ``-2^2`` is -4.
+    """The value of an expression. ``^`` (or ``**``) binds tighter than a sign, so ``-2^2`` is -4.
 
     Raises:
-        BadArguments: the text is no such expression, divides by zero, or exceeds ``MAX_BITS``.
+        BadArguments: the text is not an arithmetic expression, divides by zero, or has a number
+            that exceeds ``MAX_BITS``.
     """
     if len(expression) > MAX_CHARS:
         raise BadArguments(f"the expression has {len(expression)} characters, at most {MAX_CHARS}")

@@ -1,4 +1,4 @@
-"""The ``python`` tool: a Python interpreter in the sandbox for each episode, as in a notebook."""
+"""The ``python`` tool: each episode has its own Python interpreter in a sandbox."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ INTERRUPTED = "[interrupted: the code took longer than {wall_s:g} s; variables a
 class PythonTool(FunctionTool):
     """Runs code in an interpreter that an episode keeps between calls.
 
-    ``ToolContext.session`` names the episode. Without a name, each call has its own interpreter.
-    ``end`` ends an episode's interpreter. An interpreter without calls for ``idle_s`` seconds ends
-    by itself. ``close`` ends all interpreters.
+    ``ToolContext.session`` names the episode. If the name is empty, the call has an interpreter of
+    its own. ``end`` ends an episode's interpreter. An interpreter that gets no call for ``idle_s``
+    seconds ends by itself. ``close`` ends all interpreters.
 
     Args:
-        sandbox: a running sandbox, or a function that makes one. In the second case, ``open``
-            enters the sandbox and ``close`` leaves it. The sandbox's limits apply; ``wall_s``
-            applies to each call.
+        sandbox: a running sandbox, or a function that makes a sandbox, which ``open`` then starts
+            and ``close`` ends. The sandbox's limits apply to each interpreter, except ``wall_s``,
+            which applies to each call.
         max_chars: maximum number of characters of a result's text. The middle of a longer text is
             left out.
         idle_s: seconds without a call after which an interpreter ends.
@@ -190,13 +190,13 @@ def python_tool(
     max_chars: int = 10_000,
     idle_s: float = 600.0,
 ) -> PythonTool:
-    """Make the ``python`` tool with a running sandbox, or with its own.
+    """Make the ``python`` tool, with a running sandbox or with a sandbox of its own.
 
     Args:
         sandbox: a running sandbox, or the name of a backend for ``tools.sandbox.make_sandbox``.
-        wall_s: seconds that one call may run, for the tool's own sandbox.
-        memory_mb: MiB that an interpreter may use, for the tool's own sandbox.
-        max_sessions: maximum number of open interpreters, for the tool's own sandbox.
+        wall_s: time limit of one call in seconds. Only for the tool's own sandbox.
+        memory_mb: memory limit of an interpreter in MiB. Only for the tool's own sandbox.
+        max_sessions: maximum number of open interpreters. Only for the tool's own sandbox.
         max_chars: maximum number of characters of a result's text.
         idle_s: seconds without a call after which an interpreter ends.
 

@@ -15,14 +15,15 @@ NOTHING_FOUND = "Nothing was found."
 def search_tool(retriever: Retriever, top_n: int = 5, *, titles: bool = True) -> Tool:
     """Make a tool that shows the ``top_n`` best passages for a query, best first.
 
-    A passage has its quoted title on one line and its text on the next. A blank line separates
-    passages. This is ReSearch's format (src/verl/workers/rollout/vllm_rollout/vllm_rollout.py of
-    its branch re-search, with the "contents" of wiki-18).
+    Each passage has its quoted title on one line and its text on the next line. A blank line
+    separates passages. ReSearch has the same format
+    (src/verl/workers/rollout/vllm_rollout/vllm_rollout.py of its branch re-search, with the
+    "contents" of wiki-18).
 
     Args:
         retriever: the retriever to search.
         top_n: number of passages to show.
-        titles: whether to show titles. False is useful if every text names its page.
+        titles: whether to show titles. Use False if every text already begins with its title.
 
     Raises:
         ValueError: ``top_n`` is less than 1.

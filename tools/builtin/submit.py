@@ -7,7 +7,10 @@ from tools.tool import BadArguments, ToolResult
 
 
 class SubmitTool(FunctionTool):
-    """Submits an answer. The data of its result is the agent's answer, stripped."""
+    """Submits an answer.
+
+    ``ToolResult.data`` is the agent's answer without surrounding white space.
+    """
 
     final = True
 

@@ -1,8 +1,8 @@
 """Tools of Model Context Protocol servers, over stdio and streamable HTTP.
 
-``tools.make("mcp", command="python server.py", tool="add")`` makes one tool of a server.
-:class:`McpServer` provides all tools of a server over one connection. Both need ``pip install
-'turnwise[mcp]'``; versions 1 and 2 of the SDK ``mcp`` are supported.
+``tools.make("mcp", command="python server.py", tool="add")`` makes one of a server's tools.
+:class:`McpServer` provides all of a server's tools. Both need the SDK ``mcp``, version 1 or 2:
+``pip install 'turnwise[mcp]'``.
 """
 
 from tools.mcp.connection import Address

@@ -1,7 +1,7 @@
 """One session with an MCP server, from its start to its end.
 
-A context of the SDK must be left by the task that entered it, so a separate task holds the
-contexts. Callers on the same event loop use the session. Answers are the protocol's own JSON.
+The task that enters one of the SDK's context managers must also leave it, so a separate task holds
+them. Any task on the same event loop can use the session. Answers are the protocol's JSON.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tools.tool import ToolFailure
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
-"""Seconds within which a server must end after it was asked to. The SDK kills it after about
-four."""
+"""Seconds to wait for a server's end when the session closes. The SDK kills the server after about
+four seconds."""
 PING_S = 5.0
-"""Seconds within which a server that closed its standard error must show that it is alive."""
+"""Seconds within which a server that has closed its standard error must answer a ping."""
 LAST_WORDS_S = 0.5
-"""Seconds to wait for a server's last error message after its end."""
+"""Seconds to wait, after a server's end, for the rest of its standard error."""
 _KEPT = 2000
 """Number of bytes to keep from the end of a server's standard error."""
 _GONE = (-32000, -32600, 32600)
@@ -42,7 +42,7 @@ _INVALID_PARAMS = -32602
 
 
 class ConnectionLost(Exception):
-    """Raised by a request whose server ended before it answered."""
+    """Raised by a request if the server ended before it answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Address:
     command: str = ""
     url: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables for the command, besides HOME, PATH and a few harmless ones."""
+    """Environment variables for the command, in addition to HOME, PATH and a few harmless ones."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers of each request to the URL."""
 
@@ -77,7 +77,7 @@ class Address:
 
 
 class Connection:
-    """A session with the server at an address. Start it once and close it once.
+    """A session with the server at an address. Call ``start`` once and ``close`` once.
 
     Args:
         address: the server's address.
@@ -92,7 +92,7 @@ class Connection:
 
     @property
     def lost(self) -> bool:
-        """Whether the session has ended, as far as is known."""
+        """Whether the session is known to have ended, or has not started."""
         return self._closing.is_set() or self._holder is None or self._holder.done()
 
     async def start(self, limit_s: float) -> None:
@@ -133,7 +133,7 @@ class Connection:
 
         Raises:
             ConnectionLost: the server ended before it answered.
-            ToolFailure: the server answered with a protocol error that the caller did not cause.
+            ToolFailure: the server answered with a protocol error other than "invalid params".
         """
         return await self._answer(self._session.result().call_tool(name, dict(arguments)))
 
@@ -156,7 +156,7 @@ class Connection:
         return f": {lines[-1]}" if lines else ""
 
     def _unstarted(self, holder: asyncio.Task[None], limit_s: float) -> ToolFailure:
-        """The error for a session that did not start."""
+        """The exception to raise because the session did not start."""
         if not holder.done():
             late = f"{self._address} did not answer within {limit_s:g} s{self.last_error()}"
             return ToolFailure(late, retryable=True)
@@ -171,7 +171,7 @@ class Connection:
     # ---- the task that holds it ------------------------------------------------------------
 
     async def _hold(self) -> None:
-        """Open the connection, publish the session, and close it when signalled."""
+        """Open the connection, set ``_session``, and close both when ``_closing`` is set."""
         address = self._address
         try:
             async with AsyncExitStack() as stack:
@@ -195,7 +195,10 @@ class Connection:
             self._closing.set()
 
     async def _listen(self, stack: AsyncExitStack) -> TextIO:
-        """A file for a server's standard error. The end of the file signals the server's exit."""
+        """Open a pipe for the server's standard error and return its writing end.
+
+        When the pipe closes and the server answers no ping, the session has ended.
+        """
         readable, writable = os.pipe()
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -229,7 +232,7 @@ class Connection:
     # ---- requests --------------------------------------------------------------------------
 
     async def _answer(self, request: Awaitable[Any]) -> dict[str, Any]:
-        """Await a request's answer, as long as the server lives."""
+        """Await a request's answer and return it as JSON. Stop waiting if the session ends."""
         assert self._holder is not None
         asked = asyncio.ensure_future(request)
         asked.add_done_callback(_seen)

@@ -22,7 +22,7 @@ def mcp_tool(
     timeout_s: float = 60.0,
     retries: int = 0,
 ) -> McpTool:
-    """Make a tool of a server, which a command starts or which listens at a URL.
+    """Make one tool of an MCP server. Either a command starts the server, or it listens at a URL.
 
     This call connects once to list the server's tools. ``open`` connects for the calls, and
     ``close`` disconnects.
@@ -31,10 +31,11 @@ def mcp_tool(
         tool: the tool's name, or "" if the server has only one tool.
         command: program and arguments, as a shell reads them, such as "python server.py --fast".
         url: URL of a streamable HTTP server.
-        env: environment variables for the command, besides HOME, PATH and a few harmless ones.
+        env: environment variables for the command, in addition to HOME, PATH and a few harmless
+            ones.
         headers: headers of each request to the URL.
         max_sessions: see :class:`McpServer`.
-        timeout_s: seconds that one call, or a start, may take.
+        timeout_s: time limit in seconds for one call, and for the server's start.
         retries: maximum number of further attempts after a timeout or the server's exit.
 
     Raises:

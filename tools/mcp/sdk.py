@@ -1,4 +1,4 @@
-"""The SDK ``mcp``, and the differences between its versions 1 and 2."""
+"""Wraps the SDK ``mcp`` and hides the differences between its versions 1 and 2."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ except ImportError:  # Version 1.
 __all__ = ["STREAM_CLOSED", "PaginatedRequestParams", "ProtocolError", "over_http", "over_stdio"]
 
 STREAM_CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
-"""Exceptions of a request on an ended connection."""
+"""Exceptions that a request raises if the connection has ended."""
 
 
 @asynccontextmanager
 async def over_stdio(
     command: list[str], env: Mapping[str, str], errors: TextIO
 ) -> AsyncIterator[ClientSession]:
-    """Start a server and open a session with it, before the handshake.
+    """Start a server and open a session with it. The caller does the handshake.
 
     Args:
         command: program and arguments.
-        env: environment variables besides those that every server gets.
-        errors: a file for the server's standard error.
+        env: environment variables, in addition to those that every server gets.
+        errors: an open file that becomes the server's standard error.
     """
     started = StdioServerParameters(command=command[0], args=command[1:], env=dict(env))
     async with (
@@ -47,7 +47,7 @@ async def over_stdio(
 
 @asynccontextmanager
 async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientSession]:
-    """Open a session with a server at a URL, before the handshake."""
+    """Open a session with a server at a URL. The caller does the handshake."""
     async with (
         streamable_http.create_mcp_http_client(headers=dict(headers)) as client,
         streamable_http.streamable_http_client(url, http_client=client) as streams,
@@ -58,6 +58,6 @@ async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Clien
 
 
 def plain(answer: Any) -> dict[str, Any]:
-    """A response as the protocol's JSON. The Python names of its fields differ between versions."""
+    """A response as the protocol's JSON, which does not depend on the SDK's version."""
     wire: dict[str, Any] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
     return wire

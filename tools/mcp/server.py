@@ -1,4 +1,4 @@
-"""An MCP server's tools, over one connection for every episode or one for each."""
+"""An MCP server's tools. All episodes share one connection, or each episode has its own."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from tools.mcp.tool import McpTool
 from tools.tool import ToolFailure
 
 MOST_RESTARTS, WINDOW_S = 5, 60.0
-"""Maximum number of restarts of an exited server within a window of seconds."""
+"""Maximum number of restarts of a server that exited, within a window of this many seconds."""
 _SHARED = ""
-"""The key of the connection that all episodes share."""
+"""Key in ``_connections`` of the connection that all episodes share."""
 
 
 class McpServer:
-    """A server, open from ``open`` to ``close`` on one event loop, or as a context manager.
+    """An MCP server with its connections, used on one event loop.
+
+    Use ``async with``, or call ``open`` and ``close``.
 
     Args:
         address: a command or a URL.
-        max_sessions: maximum number of connections. With 0, all episodes share one, which suits
-            servers without state between calls. Otherwise each episode (``ToolContext.session``)
-            has its own connection, from its first call to its end; a command then runs one process
-            per connection.
-        timeout_s: seconds that one call, or a start, may take.
+        max_sessions: maximum number of connections. With 0, all episodes share one connection,
+            which suits servers that keep no state between calls. Otherwise each episode
+            (``ToolContext.session``) has its own connection, from the episode's first call to its
+            end; a command is then started once per connection.
+        timeout_s: time limit in seconds for one call, and for the server's start.
         retries: maximum number of further attempts after a timeout or the server's exit.
 
     Raises:
@@ -50,13 +52,13 @@ class McpServer:
         self.limits = CallLimits(timeout_s=timeout_s, retries=retries)
         self.per_episode = max_sessions > 0
         self.listed: Mapping[str, Mapping[str, Any]] = {}
-        """The newest result of ``tools/list``, by tool name."""
+        """The entries of the newest result of ``tools/list``, by tool name."""
         self._max_sessions = max_sessions
         self._timeout_s = timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._places = asyncio.Semaphore(0)
         self._connections: dict[str, asyncio.Task[Connection]] = {}
-        """Connections by episode, or the shared connection."""
+        """Connections by episode, or only the shared connection under the key ``_SHARED``."""
         self._restarts: deque[float] = deque(maxlen=MOST_RESTARTS)
         self._nameless = itertools.count()
 
@@ -93,11 +95,14 @@ class McpServer:
 
     @property
     def tools(self) -> dict[str, McpTool]:
-        """The tools by name, once the server is open. They share its connections."""
+        """The server's tools by name; empty before ``open``.
+
+        The tools share the server's connections.
+        """
         return {name: McpTool(self, listed) for name, listed in self.listed.items()}
 
     async def list_tools(self) -> None:
-        """List the tools over a temporary connection.
+        """Update ``listed`` over a temporary connection.
 
         Raises:
             ToolFailure: the server does not start, or does not answer in time.
@@ -109,7 +114,10 @@ class McpServer:
             await connection.close()
 
     async def close(self) -> None:
-        """Close all connections and end servers of commands. Closing twice is harmless."""
+        """Close all connections, and end servers that a command started.
+
+        Closing twice is harmless.
+        """
         self._loop = None
         connections, self._connections = self._connections, {}
         await asyncio.gather(*(self._end(opening) for opening in connections.values()))
@@ -134,18 +142,18 @@ class McpServer:
                 await self.end(key)
 
     async def end(self, session: str) -> None:
-        """Close an episode's own connection. Harmless if it has none."""
+        """Close the episode's own connection. Do nothing if the episode has none."""
         if self.per_episode and session in self._connections:
             await self._end(self._connections.pop(session))
 
     def keeps(self, session: str) -> bool:
-        """Whether the episode has its own connection."""
+        """Whether the episode ``session`` has a connection of its own."""
         return self.per_episode and session in self._connections
 
     # ---- connections -----------------------------------------------------------------------
 
     async def _connection(self, key: str) -> Connection:
-        """An episode's open connection, or the shared one. Connects if there is none."""
+        """The open connection for ``key``: an episode, or ``_SHARED``. Connect if there is none."""
         if self._loop is not asyncio.get_running_loop():
             state = (
                 "is not open: await open() first"

@@ -12,7 +12,7 @@ from tools.mcp.connection import Address
 from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 
 MAX_DEPTH = 64
-"""Maximum nesting of arguments. The SDK can send up to about 250 levels."""
+"""Maximum nesting depth of arguments. The SDK can send up to about 250 levels."""
 NO_OUTPUT = "(no output)"
 
 
@@ -35,7 +35,7 @@ class ToolServer(Protocol):
     async def call(
         self, tool: str, arguments: Mapping[str, Any], session: str
     ) -> Mapping[str, Any]:
-        """The result of ``tools/call`` for an episode."""
+        """Call ``tool`` for the episode ``session`` and return the result of ``tools/call``."""
         ...
 
     def keeps(self, session: str) -> bool:
@@ -48,14 +48,14 @@ class ToolServer(Protocol):
 
 
 class McpTool(Tool):
-    """A tool of a server, with the server's name, description and JSON Schema.
+    """A tool of an MCP server. The server defines its name, description and JSON Schema.
 
     A result with ``isError``, for example because of invalid arguments, counts as a mistake of the
-    agent. The agent reads it.
+    agent, which reads the result's text.
 
     Args:
         server: the server that executes calls.
-        listed: the tool's entry in ``tools/list``.
+        listed: the tool's entry in the result of ``tools/list``.
         own_server: whether the tool opens and closes the server.
     """
 
@@ -113,7 +113,7 @@ class McpTool(Tool):
 
 
 def _unsendable(arguments: Mapping[str, Any]) -> str | None:
-    r"""The reason why arguments cannot be sent, or None. Sending them would break the connection.
+    r"""Why sending the arguments would break the connection, or None if they can be sent.
 
     JSON escapes can write half of a character (``"\ud800"``), which UTF-8 cannot encode.
     """
@@ -127,7 +127,7 @@ def _unsendable(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _within(value: object, depth: int) -> bool:
-    """Whether a plain value has at most ``depth`` levels of nesting."""
+    """Whether a JSON value has at most ``depth`` levels of nesting."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if not isinstance(value, list | tuple):
@@ -136,9 +136,9 @@ def _within(value: object, depth: int) -> bool:
 
 
 def result_of(answer: Mapping[str, Any]) -> ToolResult:
-    """The result of ``tools/call``, with a text for the model.
+    """Convert the result of ``tools/call`` to a ``ToolResult``.
 
-    The data is the structured content if there is some, otherwise the list of content blocks.
+    ``data`` is the structured content if there is any, otherwise the list of content blocks.
     """
     blocks = answer.get("content", [])
     structured = answer.get("structuredContent")
@@ -151,7 +151,10 @@ def result_of(answer: Mapping[str, Any]) -> ToolResult:
 
 
 def _text(block: Mapping[str, Any]) -> str:
-    """The text of a content block. Content other than text appears as its kind."""
+    """A content block as text.
+
+    Content other than text appears as its kind, such as "[image: ...]".
+    """
     match block["type"]:
         case "text":
             return str(block["text"])

@@ -1,4 +1,4 @@
-"""Retrieval of passages: one protocol, and several backends that implement it."""
+"""Retrieval of passages: the protocol ``Retriever`` and the backends that implement it."""
 
 from tools.retrieval.bm25 import BM25
 from tools.retrieval.build import build_index, index_passages

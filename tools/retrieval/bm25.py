@@ -1,12 +1,15 @@
-"""The ``bm25`` backend: bm25s over a memory-mapped index on disk, which processes share.
+"""The ``bm25`` backend: BM25+ search in an index on disk, which processes can share.
 
-Scores are those of bm25s's method "bm25+". They sum over all terms of the query that the library
-knows, each as often as it occurs in the query:
+The package bm25s computes the scores by its method "bm25+". The score of a passage d is a sum over
+the query's terms t that occur in the library; a term that is repeated in the query counts each
+time:
 
     idf(t) * (delta + (k1 + 1) tf / (k1 (1 - b + b |d| / avgdl) + tf)),  idf(t) = ln((N + 1) / df)
 
-tf is 0 if the passage lacks t, so delta adds the same amount to all passages. In contrast,
-``RankBM25`` adds it only to passages that contain the term, as the paper defines it.
+tf is the number of times that t occurs in d, and df the number of passages with t. N is the number
+of passages, |d| the number of words in d, and avgdl the mean of |d|. Because tf is 0 for a passage
+without t, delta adds the same amount to all passages. In contrast, ``RankBM25`` adds delta only for
+passages that contain t, as the paper defines BM25+.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ from tools.retrieval.tokenizer import tokenize
 
 
 class BM25:
-    """BM25+ over an index that ``build_index`` made. Equal scores are ordered by id.
+    """Searches an index of ``build_index`` by BM25+. Passages with equal scores are ordered by id.
 
     Args:
         folder: the index's folder.
 
     Raises:
-        ValueError: there is no finished index, or it has another format.
+        ValueError: the folder holds no finished index, or an index of another format.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -89,7 +92,7 @@ class BM25:
         return [self._passage(int(i), float(scores[i]) + plus) for i in best]
 
     def _bm25s(self) -> Any:
-        """A scorer of bm25s over this index's arrays."""
+        """The ``bm25s.BM25`` object with this index's arrays, made at the first call."""
         if self._engine is None:
             # It takes longer to import than an index takes to open.
             import bm25s
@@ -102,7 +105,7 @@ class BM25:
         return self._engine
 
     def _terms(self, words: list[str]) -> NDArray[np.int32]:
-        """The numbers of those words that occur in the library."""
+        """The term numbers of the words that occur in the library."""
         hashes = term_hashes(words)
         places = np.searchsorted(self._term_hashes, hashes)
         places = np.minimum(places, len(self._term_hashes) - 1)
@@ -126,6 +129,6 @@ class BM25:
 
 
 def _mapped(path: Path) -> NDArray[Any]:
-    """An array on disk as a plain array, because slices of a memmap are slower to create."""
+    """A memory-mapped array as a plain ndarray, because slicing an ``np.memmap`` is slower."""
     array: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
     return array

@@ -1,7 +1,8 @@
-"""Builds an index for the ``bm25`` backend, from a corpus that may exceed memory.
+"""Builds an index for the ``bm25`` backend. The corpus can be larger than memory.
 
-The index has bm25s's format (method "bm25+"), so bm25s can open it as well. The same folder holds
-the passages and a table of terms. The table is searched on disk, so the index opens fast.
+The index has the format of the package bm25s (method "bm25+"), so bm25s can open the index as well.
+The same folder holds the passages and a table of terms. ``BM25`` searches the table on disk, so an
+index opens fast.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from tools.retrieval.passage import Passage
 from tools.retrieval.shards import ShardWriter
 
 K1, B, DELTA = 1.5, 0.75, 1.0
-"""BM25+'s parameters, equal to those of ``rank-bm25``."""
+"""Parameters k1, b and delta of BM25+, with the values of the package rank-bm25."""
 SHARD_SIZE = 50_000
-"""Number of passages in memory at the same time."""
+"""Number of passages that a build holds in memory at the same time."""
 FORMAT = 1
 DONE = "turnwise.json"
-"""File that is written last. An index without it is not finished."""
+"""Name of the file that a build writes last. An index without this file is not finished."""
 _SOURCE = "source.json"
 
 OnProgress = Callable[[int], None]
-"""A callback that gets the number of passages read so far."""
+"""A callback. Its argument is the number of passages indexed so far."""
 
 
 def term_hashes(terms: list[str]) -> NDArray[np.uint64]:
@@ -44,17 +45,18 @@ def build_index(
     on_progress: OnProgress | None = None,
     shard_size: int = SHARD_SIZE,
 ) -> int:
-    """Index a corpus, or resume an interrupted call. Returns the number of passages.
+    """Index a corpus and return its number of passages. Resumes an interrupted call.
 
     Args:
         source: a corpus; see ``tools.retrieval.corpus``.
-        folder: folder of the index. A finished index of the same corpus is kept.
+        folder: folder of the index. If it holds a finished index of the same corpus, nothing is
+            done.
         on_progress: called after each shard.
         shard_size: number of passages in memory at the same time.
 
     Raises:
-        ValueError: the folder holds something else, the corpus has changed, two passages have the
-            same id, or no passage has a word.
+        ValueError: the folder holds something other than an index of this corpus, the corpus has
+            changed, two passages have the same id, or no passage has a word.
     """
     home = Path(folder).expanduser()
     corpus = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime] for f in corpus_files(source)]
@@ -67,10 +69,10 @@ def build_index(
 
 
 def index_passages(passages: Iterator[Passage], folder: str | Path) -> int:
-    """Index passages from an iterator. Cannot be resumed, unlike :func:`build_index`.
+    """Index the passages of an iterator. An interrupted call cannot be resumed.
 
     Raises:
-        ValueError: as :func:`build_index`.
+        ValueError: see :func:`build_index`.
     """
     home = Path(folder).expanduser()
     _claim(home, [])
@@ -82,7 +84,7 @@ def index_passages(passages: Iterator[Passage], folder: str | Path) -> int:
 
 
 def _claim(home: Path, corpus: list[list[object]]) -> None:
-    """Reserve the folder for this corpus."""
+    """Reserve the folder for this corpus, or raise if the folder is not free for it."""
     home.mkdir(parents=True, exist_ok=True)
     mark = home / _SOURCE
     if mark.is_file():
@@ -109,7 +111,7 @@ def _count(
 
 
 def _finish(home: Path, writer: ShardWriter) -> int:
-    """Turn the counted shards into the index."""
+    """Write the index from the shards' counts; return the number of passages."""
     num_terms, num_passages = len(writer.vocabulary), writer.num_passages
     if num_terms == 0:
         raise ValueError("no passage of the corpus has a word: nothing can be found")
@@ -143,7 +145,7 @@ def _write_postings(
     starts: NDArray[np.int64],
     mean_length: float,
 ) -> None:
-    """Write the score of every posting, term by term, to the arrays of bm25s on disk."""
+    """Write each posting's score, ordered by term, to bm25s's arrays on disk."""
     shape = (int(starts[-1]),)
     scores = np.lib.format.open_memmap(home / "data.csc.index.npy", "w+", np.float32, shape)
     numbers = np.lib.format.open_memmap(home / "indices.csc.index.npy", "w+", np.int32, shape)
@@ -167,7 +169,7 @@ def _write_postings(
 
 
 def _write_passage_table(home: Path, writer: ShardWriter) -> None:
-    """Write the offset of each passage in the file, and its rank in the order of ids."""
+    """Write each passage's offset in the file of passages, and each passage's rank by id."""
     sizes, ids = list[NDArray[np.int64]](), list[NDArray[np.bytes_]]()
     for shard in writer.shards():
         sizes.append(shard.sizes)
@@ -186,7 +188,7 @@ def _write_passage_table(home: Path, writer: ShardWriter) -> None:
 
 
 def _write_terms(home: Path, vocabulary: dict[str, int]) -> None:
-    """Write the numbers of terms, by hash for ``BM25`` and by name for bm25s."""
+    """Write each term's number, by the term's hash for ``BM25`` and by the term for bm25s."""
     hashes = term_hashes(list(vocabulary))
     order = np.argsort(hashes)
     if np.any(hashes[order][1:] == hashes[order][:-1]):

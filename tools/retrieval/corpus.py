@@ -1,6 +1,6 @@
 """Reads a corpus as a stream of passages: JSON lines (also gzipped) or Parquet, a file or a folder.
 
-A row has ``text`` and optionally ``title``; or it has ``contents``, with a quoted title on the
+A row has ``text`` and optionally ``title``; or the row has ``contents``, with a quoted title on the
 first line and then the text (wiki-18 of FlashRAG and Search-R1). The id of a passage is in ``id``,
 ``_id`` or ``docid``; the default is the passage's index in the corpus.
 """
@@ -20,7 +20,7 @@ from tools.retrieval.passage import Passage
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 _IDS = ("id", "_id", "docid")
 _BATCH = 1024
-"""Number of Parquet rows in memory at the same time."""
+"""Number of rows of a Parquet file in memory at the same time."""
 
 
 def corpus_files(source: str | Path) -> list[Path]:
@@ -61,7 +61,7 @@ def read_corpus(source: str | Path, skip: int = 0) -> Iterator[Passage]:
 
 
 def passage_of(row: Mapping[str, Any], number: int, where: str) -> Passage:
-    """A row as a passage.
+    """Convert a row of a corpus to a passage.
 
     Raises:
         ValueError: the row has no text in ``text`` or ``contents``.
@@ -81,7 +81,7 @@ def passage_of(row: Mapping[str, Any], number: int, where: str) -> Passage:
 
 
 def contents_of(passage: Passage) -> str:
-    """A passage as one text: its quoted title on the first line, as in wiki-18."""
+    """A passage as one text: the quoted title on the first line, then the text, as in wiki-18."""
     return f'"{passage.title}"\n{passage.text}' if passage.title else passage.text
 
 

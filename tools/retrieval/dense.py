@@ -1,7 +1,7 @@
 """The ``dense`` backend: exact nearest-neighbour search over sentence embeddings.
 
 Needs the extra ``pip install 'turnwise[dense]'``. The index is a folder with memory-mapped vectors
-and the passages. A build streams the corpus, and resumes after an interruption.
+and the passages. A build reads the corpus as a stream; an interrupted build can be resumed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ DONE = "dense.json"
 _UNDER_WAY = "dense.partial.json"
 _VECTORS = "vectors.f32"
 BATCH = 256
-"""Number of passages that are embedded at the same time."""
+"""Number of passages that a build embeds at the same time."""
 ROWS_AT_ONCE = 65_536
-"""Number of passages that are compared at the same time."""
+"""Number of passages that a search compares with the queries at the same time."""
 
 Vectors = NDArray[np.float32]
 Encoder = Callable[[Sequence[str]], Vectors]
-"""A function from texts to vectors of length 1, one row per text."""
+"""A function that embeds texts. Returns an array ``[texts, dimensions]`` with rows of length 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class DenseModel:
-    """An embedding model and its prefixes."""
+    """An embedding model and the prefixes of its queries and passages."""
 
     name: str
-    """A folder, or a Hugging Face id, that sentence-transformers loads."""
+    """Folder or Hugging Face id of a model that sentence-transformers can load."""
     query_prefix: str = ""
-    """Prefix of queries, such as E5's "query: "."""
+    """Text before each query, such as E5's "query: "."""
     passage_prefix: str = ""
-    """Prefix of passages, such as E5's "passage: "."""
+    """Text before each passage, such as E5's "passage: "."""
 
 
 @lru_cache(maxsize=2)
@@ -83,17 +83,18 @@ def build_dense(
     on_progress: Callable[[int], None] | None = None,
     encode: Encoder | None = None,
 ) -> int:
-    """Embed a corpus, or resume an interrupted call. Returns the number of passages.
+    """Embed a corpus and return its number of passages. Resumes an interrupted call.
 
     Args:
         source: a corpus; see ``tools.retrieval.corpus``.
         folder: folder of the index.
         model: the embedding model.
         on_progress: called with the number of embedded passages after each batch.
-        encode: replaces the model's own encoder.
+        encode: embeds the passages. If None, ``model`` does.
 
     Raises:
-        ValueError: the folder holds something else, or the corpus has no passages.
+        ValueError: the folder holds something other than an index of this corpus and model, or the
+            corpus has no passages.
     """
     home = Path(folder).expanduser()
     files = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime] for f in corpus_files(source)]
@@ -121,7 +122,7 @@ def build_dense(
 
 
 def _resume(home: Path, about: dict[str, Any]) -> list[int] | None:
-    """The sizes of the passages that are done, or None if all are done. Reserves the folder."""
+    """Reserve the folder. Return the sizes of the embedded passages, or None if all are done."""
     home.mkdir(parents=True, exist_ok=True)
     mark = home / (DONE if (home / DONE).is_file() else _UNDER_WAY)
     if not mark.is_file():
@@ -158,14 +159,16 @@ def _append(path: Path, content: bytes) -> None:
 
 
 class Dense:
-    """Searches an index of ``build_dense`` by cosine similarity. Ties are in the corpus's order.
+    """Searches an index of ``build_dense`` by cosine similarity.
+
+    Passages with equal similarity are in the corpus's order.
 
     Args:
         folder: the index's folder.
-        encode: embeds queries instead of the model's own encoder.
+        encode: embeds the queries. If None, the model that embedded the passages does.
 
     Raises:
-        ValueError: there is no finished index, or its model cannot be loaded.
+        ValueError: the folder holds no finished index, or the index's model cannot be loaded.
     """
 
     def __init__(self, folder: str | Path, *, encode: Encoder | None = None) -> None:
@@ -184,7 +187,7 @@ class Dense:
         return len(self._vectors)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """The ``k`` most similar passages for each query, best first; no similarity is too low.
+        """The ``k`` most similar passages for each query, best first, however low the similarity.
 
         Raises:
             ValueError: ``k`` is less than 1.

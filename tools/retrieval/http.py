@@ -1,4 +1,4 @@
-"""A retriever on another machine or in another process, used over HTTP."""
+"""The client of a retriever that another machine or process serves over HTTP."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tools.retrieval.wire import WIRES
 from tools.tool import ToolFailure
 
 CONNECT_S = 5.0
-"""Seconds that a connection may take."""
+"""Time limit in seconds for connecting to the server."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-"""Seconds of the first and of the longest wait between attempts. A random share of up to 100% is
-added."""
+"""Seconds of the first and of the longest wait between attempts. Each wait is lengthened by a
+random share of 0 to 100%."""
 _SPARED = (408, 425, 429)
 """HTTP statuses below 500 after which a request is retried."""
 _SHOWN = 200
-"""Number of characters of a refusal that messages quote."""
+"""Number of characters that error messages quote from a server's refusal."""
 
 
 class HttpRetriever:
@@ -34,8 +34,9 @@ class HttpRetriever:
     Args:
         url: ``http://host:port``, with or without the format's path.
         wire: "search-r1", "re-search" or "r1-searcher"; see ``tools.retrieval.wire``.
-        timeout_s: seconds that a search may take, including retries.
-        max_connections: maximum number of connections. Further searches wait.
+        timeout_s: time limit in seconds for one search, including retries.
+        max_connections: maximum number of connections. A search that needs a further connection
+            waits.
 
     Raises:
         ValueError: an argument is out of range.
@@ -85,7 +86,7 @@ class HttpRetriever:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most ``k`` passages for each query, best first, as the server orders them.
 
-        Scores are the server's, or 0 if the format has none.
+        ``Passage.score`` is the server's score, or 0 if the wire format has no scores.
 
         Raises:
             ToolFailure: there was no answer before the deadline (retryable), or the answer has
@@ -106,7 +107,7 @@ class HttpRetriever:
         return [passages[:k] for passages in found]
 
     async def _persist(self, request: Any) -> Any:
-        """The answer to a request, which is retried until the deadline."""
+        """Send a request, with retries until the deadline, and return the answer."""
         last = "no answer yet"
         timer = asyncio.timeout(self._timeout_s)
         wait = FIRST_WAIT_S
@@ -164,4 +165,4 @@ class HttpRetriever:
 
 
 class _NotNow(Exception):
-    """Raised when an attempt failed but another one may succeed."""
+    """Raised when an attempt failed but another attempt can succeed."""

@@ -1,4 +1,4 @@
-"""Opens a retriever at an address, or from the folder of an index."""
+"""Opens a retriever: a server at an address, or an index in a folder."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tools.retrieval.passage import Retriever
 async def open_retriever(
     where: str, *, wire: str = "search-r1", timeout_s: float = 30.0
 ) -> AsyncIterator[Retriever]:
-    """Open the retriever at ``where`` while the context lasts.
+    """Open the retriever at ``where``. Connections to a server close when the context ends.
 
     Args:
         where: ``http://host:port``, or the folder of an index (``bm25`` or ``dense``).
         wire: the wire format of a server.
-        timeout_s: seconds that a search on a server may take.
+        timeout_s: time limit in seconds for one search on a server.
 
     Raises:
         ValueError: there is no index, or the address or the format is invalid.

@@ -1,4 +1,4 @@
-"""Passages, and the protocol of retrievers, which find them."""
+"""Defines passages, and the protocol of retrievers, which find passages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class Passage:
     id: str
     text: str
     title: str = ""
-    """Title of the page. It is searched together with the text, so words in the title count twice
-    if the text repeats them."""
+    """Title of the page. Backends search the title together with the text, so a word of the title
+    that the text repeats counts twice."""
     score: float = 0.0
-    """How well the passage matches the query; higher is better. 0 outside of results."""
+    """How well the passage matches the query; higher is better. 0 if the passage is not a search
+    result."""
 
 
 class Retriever(Protocol):

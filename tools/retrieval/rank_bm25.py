@@ -1,16 +1,18 @@
 """The ``rank-bm25`` backend: a small reference, for up to about ten thousand passages.
 
-Scores are BM25+ (Lv & Zhai, "Lower-Bounding Term Frequency Normalization", CIKM 2011, eq. 9). They
-sum over the terms t that query and passage share, each as often as it occurs in the query:
+Scores are BM25+ (Lv & Zhai, "Lower-Bounding Term Frequency Normalization", CIKM 2011, eq. 9). The
+score of a passage d is a sum over the terms t that the query shares with d; a term that is repeated
+in the query counts each time:
 
     idf(t) * (delta + (k1 + 1) tf / (k1 (1 - b + b |d| / avgdl) + tf)),  idf(t) = ln((N + 1) / df)
 
-with k1 = 1.5, b = 0.75 and delta = 1. Unlike Okapi's, this idf is positive even in the smallest
-library.
+with k1 = 1.5, b = 0.75 and delta = 1. tf is the number of times that t occurs in d, df the number
+of passages with t, N the number of passages, |d| the number of words in d, and avgdl the mean of
+|d|. Unlike the idf of Okapi BM25, this idf is positive even in the smallest library.
 
-The package rank-bm25 itself, and bm25s, sum over all terms of the query, so that each term adds its
-idf * delta to every passage. ``absent_terms=True`` does the same, and gives the results of
-``bm25``.
+The package rank-bm25 itself, and bm25s, sum over all terms of the query, so each term adds idf(t) *
+delta to every passage. ``absent_terms=True`` does the same, and then the results equal those of the
+backend ``bm25``.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ from tools.retrieval.tokenizer import tokenize
 
 
 class RankBM25:
-    """BM25+ over passages held in memory. Deterministic: equal scores are ordered by id.
+    """Searches passages in memory by BM25+. Passages with equal scores are ordered by id.
 
     Args:
         passages: the passages to search. Their ids must differ.
-        absent_terms: whether terms of the query that a passage lacks add to its score.
+        absent_terms: whether a query's terms that a passage lacks add to the passage's score.
 
     Raises:
         ValueError: there are no passages, two have the same id, or no passage has a word.
@@ -82,7 +84,7 @@ class RankBM25:
         return [replace(self._passages[i], score=float(scores[i]) + for_all) for i in best]
 
     def _term(self, term: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The passages that contain ``term``, and what it adds to the score of each."""
+        """The indices of the passages with ``term``, and what ``term`` adds to each score."""
         known = self._weights.get(term)
         if known is None:
             if term not in self._index.idf:

@@ -29,8 +29,8 @@ def make_app(retriever: Retriever, default_k: int | None = None) -> web.Applicat
 
     Args:
         retriever: the retriever, which the caller opens and closes.
-        default_k: number of passages per query if a request states none. If None, the default of
-            each format's original server.
+        default_k: number of passages per query for requests that do not state a number. If None,
+            the default of each wire format's original server.
     """
     app = web.Application(client_max_size=MOST_BYTES)
     for wire in WIRES.values():
@@ -83,7 +83,7 @@ async def _answer(
 async def _answer_one(
     retriever: Retriever, default_k: int | None, request: web.Request
 ) -> web.Response:
-    """Answer ReSearch's ``/search``, which has one query and one list."""
+    """Answer ReSearch's ``/search``: a request has one query, and the response one list."""
     try:
         body = await _body(request)
         if not isinstance(body, dict) or not isinstance(body.get("query"), str):

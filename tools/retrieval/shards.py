@@ -1,7 +1,7 @@
 """The first half of building an index: counts the terms of passages, shard by shard.
 
-A shard is a file that appears complete or not at all. An interrupted build therefore resumes after
-the last shard.
+A shard is a file with the counts of consecutive passages. The file appears only when it is
+complete, so an interrupted build resumes after the last shard.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ PASSAGES = "passages.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Counts of terms in some thousand consecutive passages.
+    """Counts of terms in up to ``SHARD_SIZE`` consecutive passages.
 
-    A posting is a term in a passage.
+    A posting is the occurrence of a term in a passage.
     """
 
     terms: NDArray[np.int32]
-    """The term of each posting, in ascending order."""
+    """Number of each posting's term, in ascending order."""
     passages: NDArray[np.int32]
     """The number of each posting's passage in the corpus, ascending within a term."""
     counts: NDArray[np.int32]
-    """How often each posting's term occurs in its passage."""
+    """Number of times that each posting's term occurs in the posting's passage."""
     lengths: NDArray[np.int32]
     """Number of words in each passage."""
     sizes: NDArray[np.int64]
-    """Size of each passage in the file of passages, in bytes."""
+    """Number of bytes of each passage in the file of passages."""
     ids: NDArray[np.bytes_]
     """Id of each passage."""
     new_terms: NDArray[np.uint8]
@@ -46,10 +46,11 @@ class Shard:
 
 
 class ShardWriter:
-    """Writes shards to a folder, and the file of passages beside it.
+    """Writes shards, and the file of passages, to the folder of an index.
 
     Args:
-        folder: the index's folder. Its subfolder ``shards`` holds unfinished work.
+        folder: the index's folder. Its subfolder ``shards`` holds the shards until the index is
+            finished.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +58,7 @@ class ShardWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / PASSAGES
         self.vocabulary: dict[str, int] = {}
-        """Numbers of terms, by term, in the order in which they first occurred."""
+        """For each term, its number. Terms are numbered in the order of their first occurrence."""
         self.num_passages = 0
         num_bytes = 0
         for shard in self.shards():
@@ -70,13 +71,13 @@ class ShardWriter:
         os.truncate(self._file, num_bytes)
 
     def shards(self) -> Iterator[Shard]:
-        """The complete shards in order, one in memory at a time."""
+        """Yield the complete shards in order, one in memory at a time."""
         for path in sorted(self._folder.glob("*.npz")):
             with np.load(path) as arrays:
                 yield Shard(**{name: arrays[name] for name in arrays.files})
 
     def add(self, passages: Sequence[Passage]) -> None:
-        """Count the terms of some passages, and store both."""
+        """Append passages to the file of passages, and write their terms' counts as a shard."""
         lines = [json.dumps([p.id, p.title, p.text]).encode() + b"\n" for p in passages]
         with self._file.open("ab") as file:
             file.writelines(lines)

@@ -1,10 +1,10 @@
 """The three wire formats of published retrievers: reading and writing requests and responses.
 
-- ``search-r1``: POST /retrieve {"queries", "topk", "return_scores"} gives {"result": [[...]]}, each
-  {"document": {"id", "contents"}, "score"}, or the document alone if the request asks for no
-  scores.
+- ``search-r1``: POST /retrieve {"queries", "topk", "return_scores"} gives {"result": [[...]]}. Each
+  passage is {"document": {"id", "contents"}, "score"}, or only the document if the request asks for
+  no scores.
 - ``re-search``: POST /batch_search {"query": [...], "top_n", "return_score"} gives [[{"id",
-  "contents"}]], or [those, scores] if the request asks for scores.
+  "contents"}]], or a pair of this list and the scores if the request asks for scores.
 - ``r1-searcher``: POST /queries {"queries", "k"} gives {"queries", "answers": [[text, ...]]}.
 """
 
@@ -20,14 +20,14 @@ from tools.retrieval.corpus import contents_of, passage_of
 from tools.retrieval.passage import Passage
 
 Found = list[list[Passage]]
-"""The passages found for each query."""
+"""For each query, the list of found passages."""
 Json = Any
 
 _LINE_NUMBER = re.compile(r"^\d+\t")
-"""Number at the start of a line. R1-Searcher's server returns whole lines of its corpus, and its
-trainer removes this number."""
+"""Number at the start of a text. R1-Searcher's server returns whole lines of its corpus, and
+R1-Searcher's trainer removes this number."""
 MOST_PASSAGES = 1000
-"""Maximum number of passages that a request may ask for."""
+"""Maximum number of passages per query that a request can ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,16 @@ class Wire:
     name: str
     path: str
     default_k: int
-    """Number of passages that the original server returns if a request states none."""
+    """Number of passages per query that the original server returns if the request does not state a
+    number."""
     ask: Callable[[Sequence[str], int], Json]
-    """Returns a request's body, for queries and k."""
+    """Makes a request's body from the queries and k."""
     read: Callable[[Json], Found]
-    """Returns the passages in a response's body."""
+    """Reads the passages from a response's body."""
     asked: Callable[[Mapping[str, Json]], tuple[Json, Json]]
-    """Returns the queries and k (None if not stated) in a request's body."""
+    """Reads the queries and k (None if not stated) from a request's body."""
     answer: Callable[[Mapping[str, Json], Found], Json]
-    """Returns a response's body for a request's body and the found passages."""
+    """Makes a response's body from the request's body and the found passages."""
 
 
 def _document(passage: Passage) -> dict[str, str]:
@@ -130,7 +131,7 @@ WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (SEARCH_R1, RE_SEARCH, 
 
 
 def check_request(wire: Wire, body: Json, default_k: int | None) -> tuple[list[str], int]:
-    """The queries and k of a request.
+    """Return the queries and k of a request, after checking them.
 
     Raises:
         ValueError: the body has another format. The message states the expected one.

@@ -1,4 +1,4 @@
-"""Runs programs in isolated processes and grades submissions; no program can forge its verdict."""
+"""Runs programs in isolated processes and grades submissions. No program can forge its verdict."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -58,8 +58,8 @@ _LOADED_WHEN_USED = {
     "Snapshot": "session",
     "make_sandbox": "make",
 }
-"""Modules by the name that they define. They are imported on first use, because they would slow
-down a command's ``--help``."""
+"""For each name that is imported on first use, the module that defines it. Importing these modules
+at once would slow down a command's ``--help``."""
 
 
 def __getattr__(name: str) -> Any:

@@ -35,7 +35,7 @@ _CONTAINER_SIGNS = ("/.dockerenv", "/run/.containerenv")
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether and how one backend works."""
+    """The result of examining one backend on this machine."""
 
     backend: str
     isolation: str
@@ -66,7 +66,7 @@ async def _examine(name: str, python: str | None) -> Finding:
 
 
 def remedy(refusal: str) -> str:
-    """The fix for a refusal whose message names none, or "" if there is none."""
+    """The fix for a backend's refusal whose message names no fix, or "" if no fix is known."""
     for pattern, fix in _CAUSES:
         if re.search(pattern, refusal):
             return fix or (_IN_A_CONTAINER if _in_a_container() else _ON_THE_MACHINE)
@@ -78,7 +78,7 @@ def _in_a_container() -> bool:
 
 
 def report(findings: list[Finding]) -> str:
-    """The findings as text: a paragraph for each backend, and the choice of ``auto``."""
+    """The findings as text: a paragraph for each backend, and the backend that ``auto`` chooses."""
     lines = []
     for one in findings:
         first, *more = one.text.splitlines()

@@ -1,28 +1,32 @@
-"""Errors of the sandbox, which no program causes."""
+"""Errors of the sandbox itself. No program that runs in the sandbox can cause them."""
 
 from __future__ import annotations
 
 
 class SandboxUnavailable(RuntimeError):
-    """Raised when no backend with the requested isolation works here. The message names the fix."""
+    """Raised when no backend with the requested isolation works on this machine.
+
+    The message says how to fix this.
+    """
 
     def __init__(self, message: str, refusals: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.refusals = refusals or (message,)
-        """The reason why each tried backend does not work."""
+        """For each backend that was tried: the reason why it does not work."""
 
 
 class SandboxFailure(RuntimeError):
-    """Raised when the sandbox itself failed twice. Retry or drop the sample, but give no reward.
+    """Raised when the sandbox itself failed twice.
 
-    Only the host detects this failure; a program cannot cause it.
+    The caller should retry or drop the sample, but give no reward. Only the host detects this
+    failure; a program cannot cause it.
     """
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message)
         self.retryable = retryable
-        """Whether another attempt may succeed. If False, this sandbox will not recover; make a new
-        one."""
+        """Whether another attempt can succeed. If False, this sandbox will not recover, and the
+        caller must make a new sandbox."""
 
 
 class SandboxBusy(SandboxFailure):
@@ -33,7 +37,7 @@ class SandboxBusy(SandboxFailure):
 
 
 class SessionOver(RuntimeError):
-    """Raised when a session's interpreter has ended. The message says how."""
+    """Raised when a session's interpreter has ended. The message says how it ended."""
 
 
 class CopyRefused(RuntimeError):

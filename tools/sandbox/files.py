@@ -1,4 +1,4 @@
-"""Checks of the files that a user gives to a run, and of the paths that the run returns."""
+"""Checks the files that a user gives to a run, and the patterns of files that the run returns."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import PurePosixPath
 from tools.sandbox.inside.workdir import MAX_FILES
 
 MAX_GIVEN = MAX_FILES - 96
-"""Maximum number of files and folders that a user may give to a run. The program needs the rest
-for its own files."""
+"""Maximum number of files and folders that a user can give to a run. The rest of a run's
+``workdir.MAX_FILES`` is left for the program's own files."""
 _MAX_PATH = 1000
 _MAX_NAME = 255
 _PAGE = 4096
-"""Number of bytes in a page. A file takes whole pages of a run's disk."""
+"""Number of bytes in a page. Each file takes up whole pages of a run's disk."""
 _MAX_PATTERNS = 64
 _MAX_PATTERN = 1000
 
 
 def checked_files(files: Mapping[str, str | bytes], disk_mb: int) -> tuple[tuple[str, bytes], ...]:
-    """Paths and contents of valid files, for a ``Request``.
+    """The files as paths and bytes for a ``Request``, after checking them.
 
     Raises:
-        ValueError: a path leads out of the working directory or names both a file and a folder, or
-            the files are too many or exceed ``disk_mb`` MiB.
+        ValueError: a path leads out of the working directory or names both a file and a folder,
+            there are too many files, or the files exceed ``disk_mb`` MiB.
     """
     checked: dict[str, bytes] = {}
     folders: set[str] = set()
@@ -69,10 +69,10 @@ def _checked_path(name: str) -> PurePosixPath:
 
 
 def checked_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Valid patterns of the files to return, for a ``Request``.
+    """The patterns of files to return, normalized for a ``Request``, after checking them.
 
     Raises:
-        ValueError: the patterns are too many, or one leads out of the working directory.
+        ValueError: there are too many patterns, or a pattern leads out of the working directory.
     """
     if isinstance(patterns, str):
         raise ValueError(f"collect ({patterns!r}) must be a list of paths: [{patterns!r}]")
@@ -98,7 +98,10 @@ def _is_inside(name: str) -> bool:
 
 
 def _normal(pattern: str) -> str:
-    """The pattern without repeated ``**``. A final ``**`` becomes ``**/*``, which is every file."""
+    """The pattern without repeated ``**``.
+
+    A final ``**`` becomes ``**/*``, which matches every file.
+    """
     parts: list[str] = []
     for part in PurePosixPath(pattern).parts:
         if part != "**" or parts[-1:] != ["**"]:

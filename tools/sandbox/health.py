@@ -1,4 +1,4 @@
-"""Counters and gauges of a sandbox."""
+"""Counters and gauges of a sandbox, for monitoring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GAUGES = ("waiting", "in_flight", "sessions", "queue_wait_p95_s")
 
 
 class Tally:
-    """Counters that a sandbox increments, with a few additions for each run."""
+    """Counters that a sandbox increments during each run."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -26,7 +26,7 @@ class Tally:
         self.kills: Counter[Status] = Counter()
 
     def end(self, status: Status) -> None:
-        """Count a process that was ended by a limit or a signal as a kill."""
+        """Count the end of a process with this status. A limit or a signal counts as a kill."""
         if status in _KILLS:
             self.kills[status] += 1
 
@@ -42,40 +42,43 @@ class Health:
     calls: int
     """Number of session calls."""
     busy_s: float
-    """Seconds in which at least one run, grade or call was in flight."""
+    """Seconds during which at least one run, grade or call was in flight."""
     failures: int
     """Number of ``SandboxFailure`` errors raised to callers."""
     retries: int
-    """Number of runs and grades that the sandbox lost and repeated."""
+    """Number of runs and grades that the sandbox repeated, because it lost their first attempt."""
     timeouts: int
-    """Number of kills at the limit of wall or processor time."""
+    """Number of programs killed because they exceeded the limit of wall-clock or processor time."""
     memory_kills: int
-    """Number of kills at the limit of memory."""
+    """Number of programs killed because they exceeded the memory limit."""
     output_kills: int
-    """Number of kills at the limit of output."""
+    """Number of programs killed because they exceeded the output limit."""
     signal_kills: int
-    """Number of programs ended by a signal, because of a crash, by themselves, or at the limit of
-    files or processes."""
+    """Number of programs that a signal ended: a crash, a signal from the program itself, or the
+    limit of files or processes."""
     zygotes_started: int
     zygotes_recycled: int
-    """Number of zygotes that were replaced after 2000 runs."""
+    """Number of zygotes (processes that fork the runs) that were replaced after 2000 runs."""
     zygotes_died: int
     """Number of zygotes that were replaced because they died or lost a run."""
     queued: int
     """Number of runs, grades and calls that got a permit."""
     queue_wait_s: float
-    """Total seconds that these waited for their permits."""
+    """Total seconds that runs, grades and calls waited for their permits."""
     queue_wait_p95_s: float
-    """95th percentile of the last 1024 waits."""
+    """95th percentile, in seconds, of the last 1024 waits for a permit."""
     waiting: int
-    """Number of callers in the queue."""
+    """Number of callers that wait in the queue for a permit."""
     in_flight: int
     """Number of runs, grades and calls that hold a permit."""
     sessions: int
     """Number of open sessions, copies and snapshots."""
 
     def since(self, earlier: Health) -> Health:
-        """The counters minus those of ``earlier``, with the current gauges."""
+        """This health with the counters of ``earlier`` subtracted.
+
+        Gauges keep their current values.
+        """
         counted = [field.name for field in fields(self) if field.name not in _GAUGES]
         return replace(
             self, **{name: getattr(self, name) - getattr(earlier, name) for name in counted}
@@ -88,7 +91,7 @@ class Health:
 
     @property
     def queue_wait_mean_s(self) -> float:
-        """Mean seconds that a run, grade or call waited for its permit."""
+        """Mean seconds that a run, grade or session call waited for its permit."""
         return self.queue_wait_s / self.queued if self.queued else 0.0
 
     def metrics(self) -> dict[str, float]:
@@ -121,10 +124,10 @@ def measure(
     """The health of a running sandbox.
 
     Args:
-        tally: its counters.
-        permits: its queue of runs, grades and session calls.
-        session_permits: its permits for open sessions.
-        zygotes: its zygotes.
+        tally: the sandbox's counters.
+        permits: the sandbox's queue of runs, grades and session calls.
+        session_permits: the sandbox's permits for open sessions.
+        zygotes: the sandbox's zygotes.
     """
     return Health(
         runs=tally.runs,

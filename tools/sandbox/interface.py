@@ -1,4 +1,4 @@
-"""Protocols of every sandbox: one on this machine, or one that another machine serves."""
+"""Protocols that local sandboxes, and sandboxes served by another machine, implement."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class AnySession(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether a call would raise ``SessionOver``, as far as the caller's side knows."""
+        """Whether a call would raise ``SessionOver``.
+
+        For a remote session, this is the state at the last answer.
+        """
         ...
 
     async def __aenter__(self) -> Self:
@@ -67,11 +70,11 @@ class AnySession(Protocol):
         ...
 
     async def fork(self) -> AnySession:
-        """A second session that continues from the state of this one."""
+        """Make a second session that continues from this session's current state."""
         ...
 
     async def snapshot(self) -> AnySnapshot:
-        """A snapshot of the current state."""
+        """Make a snapshot of this session's current state."""
         ...
 
     async def restore(self, snapshot: Any) -> None:
@@ -88,7 +91,7 @@ class AnySandbox(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Limits of each run, grade and session that names none."""
+        """Default limits, for each run, grade and session whose caller passes no limits."""
         ...
 
     @property
@@ -108,7 +111,7 @@ class AnySandbox(Protocol):
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Guarantees of the level that this machine lacks, in words."""
+        """Descriptions of the isolation level's guarantees that this machine cannot give."""
         ...
 
     async def __aenter__(self) -> Self:
@@ -165,7 +168,7 @@ class AnySandbox(Protocol):
         idle_s: float = 600.0,
         life_s: float = 3600.0,
     ) -> AnySession:
-        """An interpreter that keeps its variables between calls."""
+        """Make a session: an interpreter that keeps its variables between calls."""
         ...
 
     async def ready(self) -> None:
@@ -173,5 +176,5 @@ class AnySandbox(Protocol):
         ...
 
     async def health(self) -> Health:
-        """Counters and gauges."""
+        """The sandbox's counters and gauges."""
         ...

@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one run; the defaults fit small test programs.
+    """Limits of one run. The defaults fit small test programs.
 
-    A sandbox has limits, and a single run may replace them. Limits of time, output and returned
-    files may take any value. Limits of memory and processes may only be lowered. The limit of the
-    disk cannot be changed, because the file system is mounted beforehand.
+    A sandbox has default limits; the caller of one run can pass other limits. The limits of time,
+    output and returned files can be raised and lowered. The limits of memory and processes can only
+    be lowered. The disk limit cannot change, because the file system is mounted before the run.
 
     Raises:
         ValueError: a limit is outside its range.
@@ -21,19 +21,20 @@ class Limits:
     wall_s: float = 5.0
     """Seconds from the start of the program to its end."""
     cpu_s: float | None = None
-    """Processor seconds of all processes together. If None, ``wall_s``, which is the time of one
-    core. The kernel applies the same limit to each process, rounded up to whole seconds."""
+    """Processor seconds of all processes together. None means ``wall_s`` seconds: one core for the
+    whole run. The kernel applies the same limit, rounded up to whole seconds, to each process."""
     memory_mb: int = 256
-    """Memory of all processes together, and of one process, in MiB."""
+    """Memory in MiB of all processes together. One process can use all of it."""
     processes: int = 16
     """Maximum number of processes and threads alive at the same time, including the program
     itself."""
     output_kb: int = 1024
-    """KiB of standard output, and the same for standard error. A run that writes more is ended."""
+    """KiB of standard output, and as many KiB of standard error. The sandbox ends a run that writes
+    more."""
     disk_mb: int = 64
-    """MiB of all files in the run's folder, and of one file."""
+    """MiB on disk of all files in the run's folder together. One file can use all of it."""
     returned_kb: int = 4096
-    """KiB of the files that ``run(collect=...)`` returns, including their paths."""
+    """KiB of all files together that ``run(collect=...)`` returns, including their paths."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -63,7 +64,8 @@ class Limits:
         """Check these limits of one run against the sandbox's limits.
 
         Raises:
-            ValueError: memory or processes are above the sandbox's, or disk differs.
+            ValueError: the limit of memory or processes exceeds the sandbox's, or the disk limit
+                differs.
         """
         for name in ("memory_mb", "processes"):
             inner, bound = getattr(self, name), getattr(outer, name)

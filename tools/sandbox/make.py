@@ -43,8 +43,8 @@ def make_sandbox(
             "unsafe-local" ("none", for programs that you trust), or "auto" for the first of bwrap,
             docker and landlock that works here. Or "http://HOST:PORT" of another machine that runs
             ``python -m tools.sandbox serve``. That server decides ``workers``, ``max_sessions``,
-            ``python`` and ``runtime``, and its isolation is checked on entering.
-        limits: limits of each run, or None for the defaults of ``Limits``.
+            ``python`` and ``runtime``. Entering the sandbox checks the server's isolation.
+        limits: default limits of each run, or None for ``Limits()``.
         min_isolation: weakest isolation to accept. If None, "restricted" for "auto", and the
             backend's own level for a named backend.
         workers: maximum number of concurrent runs, or None for twice the number of cores.
@@ -53,13 +53,13 @@ def make_sandbox(
             current one. Programs see no installed packages.
         runtime: container runtime, as the docker engine names it, for example "runsc", or None for
             the engine's default.
-        token: token of a server. If None, the environment variable TURNWISE_SANDBOX_TOKEN, if it is
-            set.
+        token: token that the server requires. If None, the value of the environment variable
+            TURNWISE_SANDBOX_TOKEN, if set.
 
     Raises:
-        ValueError: an unknown backend or level, a backend below ``min_isolation``, no such
-            interpreter, a runtime for a backend other than docker, or an option that the server
-            decides.
+        ValueError: the backend or level is unknown, the backend is weaker than ``min_isolation``,
+            the interpreter does not exist, ``runtime`` is set for a backend other than docker, or
+            an option is set that the server decides.
     """
     if backend.startswith(("http://", "https://")):
         for name, value in (("workers", workers), ("python", python), ("runtime", runtime)):

@@ -15,28 +15,28 @@ class Status(StrEnum):
     OK = "ok"
     """The program ended with exit code 0."""
     ERROR = "error"
-    """The program ended with another exit code, for example by an uncaught exception or
-    sys.exit(1)."""
+    """The program ended with an exit code other than 0, for example after an uncaught exception or
+    by sys.exit(1)."""
     TIMEOUT = "timeout"
-    """The run exceeded the limit of wall or processor time."""
+    """The run exceeded the limit of wall-clock time or of processor time."""
     MEMORY = "memory"
-    """The run exceeded the limit of memory, or a MemoryError was not caught."""
+    """The run exceeded the memory limit, or the program did not catch a MemoryError."""
     OUTPUT = "output"
     """The run exceeded the limit of standard output or standard error."""
     KILLED = "killed"
-    """A signal ended the run, because of a crash, the program itself, or the limit of files or
-    processes."""
+    """A signal ended the run: the program crashed, sent the signal itself, or exceeded the limit of
+    files or processes."""
     SANDBOX_FAILURE = "sandbox_failure"
-    """The sandbox failed. This is raised as ``SandboxFailure`` and never part of a result."""
+    """The sandbox failed. No result has this status: ``SandboxFailure`` is raised instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of one program. All processes of the run are dead."""
+    """Result of running one program, whose processes are all dead."""
 
     status: Status
     stdout: str
-    """Standard output, in which undecodable bytes are replaced."""
+    """Standard output as text. U+FFFD replaces each byte sequence that is not UTF-8."""
     stderr: str
     exit_code: int | None
     """Exit code of the program, or None if a signal ended it."""
@@ -44,18 +44,19 @@ class RunResult:
     wall_s: float
     cpu_s: float
     max_rss_mb: float
-    """Peak memory of the largest process in MiB. A bare interpreter takes about 12."""
+    """Peak memory in MiB of the process that used the most. A bare interpreter uses about 12."""
     isolation: str
     backend: str
     limits_enforced_by: str
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     detail: str = ""
-    """Description of the limit that ended the run; empty if none did."""
+    """Description of the limit that ended the run; empty if no limit did."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents of the files that ``collect`` requested, by path."""
+    """Contents by path of the files that the argument ``collect`` requested."""
     files_left_out: Mapping[str, str] = field(default_factory=dict)
-    """Reasons why requested files are not returned, by path. "..." stands for further files."""
+    """For each requested file that is not returned: the reason, by path. The path "..." stands for
+    all further files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,16 @@ class CallResult:
     """Result of one call of a session."""
 
     status: Status
-    """How the call ended. ``timeout`` also means that it was interrupted and the session
-    continues."""
+    """How the call ended. After ``timeout``, the session continues unless ``over`` is true."""
     stdout: str
     """Standard output, truncated at ``limits.output_kb``."""
     stderr: str
     value: str | None
-    """``repr`` of the last line's value, if the line is an expression whose value is not None."""
+    """``repr`` of the value of the code's last line. None unless that line is an expression whose
+    value is not None."""
     error: str
-    """Traceback of an uncaught exception. The exception ends the call but not the session."""
+    """Traceback of an uncaught exception, or empty. The exception ends the call but not the
+    session."""
     wall_s: float
     over: bool
     """Whether the interpreter ended with this call."""
@@ -81,16 +83,17 @@ class CallResult:
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     text_truncated: bool = False
-    """Whether the value or the traceback was truncated."""
+    """Whether ``value`` or ``error`` was truncated."""
     detail: str = ""
-    """Description of a limit, or of the end of the interpreter."""
+    """Description of the limit that the call exceeded, or of how the interpreter ended. Otherwise
+    empty."""
     exit_code: int | None = None
-    """Exit code of the interpreter if it exited, otherwise None."""
+    """Exit code of the interpreter if the interpreter exited, otherwise None."""
     signal: int | None = None
 
     @property
     def shown(self) -> str:
-        """The text that a notebook shows below the cell: output, then value or traceback."""
+        """The text that a notebook shows below a cell: output, then value or traceback."""
         parts = [
             _with_mark(self.stdout, self.stdout_truncated),
             _with_mark(self.stderr, self.stderr_truncated),
@@ -104,20 +107,20 @@ def _with_mark(text: str, truncated: bool) -> str:
 
 
 class OutcomeKind(StrEnum):
-    """Kind of a test's outcome."""
+    """How one test of a submission ended."""
 
     PASSED = "passed"
     WRONG = "wrong"
-    """The value differs from the expected one, or an assertion failed."""
+    """The submission's value differs from the expected value, or an assertion failed."""
     ERROR = "error"
-    """An exception, a missing entry point, or a value that is not builtin data."""
+    """An exception was raised, the entry point is missing, or the value is not builtin data."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
     OUTPUT = "output"
     KILLED = "killed"
     """The process ended during the test, by a signal or by exiting."""
     NOT_RUN = "not_run"
-    """An earlier failure ended the process or the grade."""
+    """The test did not run, because an earlier failure ended the process or the grade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +129,12 @@ class Outcome:
 
     kind: OutcomeKind
     value: Any = None
-    """The value that the submission returned (calls) or printed (stdin). Show it for public tests
-    only."""
+    """The value that the submission returned (``CallTest``) or the text that it printed
+    (``StdioTest``). Show this value to the agent for public tests only."""
     error_type: str = ""
     message: str = ""
     line: int | None = None
-    """Line of the submission or, if the test code raised, of the test code."""
+    """Line of the exception in the submission or, if the test code raised, in the test code."""
 
     @property
     def passed(self) -> bool:
@@ -141,7 +144,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of a grade. It passes if there were tests and each of them passed."""
+    """Result of a grade. The grade passes if there is at least one test and every test passed."""
 
     passed: bool
     outcomes: tuple[Outcome, ...]
@@ -151,10 +154,10 @@ class Verdict:
     backend: str
     limits_enforced_by: str
     detail: str = ""
-    """Reason why the whole grade failed: no tests, a submission that does not load, or a limit.
-    Empty if it did not."""
+    """Reason why the grade failed as a whole: there are no tests, the submission does not load, or
+    a process exceeded a limit. Otherwise empty."""
     stdout: str = ""
-    """The first 4000 characters that the submission printed."""
+    """The first 4000 characters of the submission's standard output."""
 
     @property
     def num_passed(self) -> int:

@@ -52,7 +52,7 @@ class Sandbox:
 
     @property
     def limits(self) -> Limits:
-        """Limits of each run, grade and session that names none."""
+        """Default limits, for each run, grade and session whose caller passes no limits."""
         return self.executor.limits
 
     @property
@@ -77,7 +77,7 @@ class Sandbox:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Guarantees of the level that this machine lacks, in words."""
+        """Descriptions of the isolation level's guarantees that this machine cannot give."""
         return self.executor.launcher.lost
 
     async def __aenter__(self) -> Sandbox:
@@ -95,7 +95,7 @@ class Sandbox:
         await self.close()
 
     async def start(self) -> None:
-        """Start the first backend that runs and confines a canary program.
+        """Start the first backend that can run and confine a canary program.
 
         Raises:
             SandboxUnavailable: no backend works on this machine.
@@ -170,11 +170,12 @@ class Sandbox:
             source: Python text, which runs as ``__main__``. It can import only the standard
                 library.
             stdin: standard input of the program.
-            files: contents by relative path, which are written into the working directory before
-                the start.
+            files: contents by relative path. The sandbox writes these files into the working
+                directory before the program starts.
             limits: limits of this run, or None for the sandbox's.
-            collect: relative paths of the files to return, for every status of the run. A path
-                component may have wildcards (``*.png``), and ``**`` matches any number of folders.
+            collect: relative paths of the files to return. They are returned whatever the run's
+                status. A path component can have wildcards (``*.png``), and ``**`` matches any
+                number of folders.
 
         Raises:
             SandboxFailure: the sandbox failed twice.
@@ -203,7 +204,7 @@ class Sandbox:
         stop_at_first_failure: bool = False,
         fresh_process: bool = False,
     ) -> Verdict:
-        """Test a submission, which never sees an expected value and returns only values.
+        """Test a submission. The submission never sees an expected value and returns only values.
 
         All calls of a submission share one process and its limits, unless ``fresh_process`` is set.
         A grade without tests does not pass.
@@ -217,11 +218,12 @@ class Sandbox:
                 failure.
             fresh_process: whether each test has its own process and limits, so that side effects of
                 one call reach no other. Each test then costs about one run. Tests run concurrently
-                as far as permits are free.
+                while permits are free.
 
         Raises:
             SandboxFailure: the sandbox failed twice.
-            ValueError: a call test has no entry point, or values that are not builtin data.
+            ValueError: there is a ``CallTest`` but no entry point, or a test's values are not
+                builtin data.
         """
         return await grading.grade(
             self.executor,
@@ -240,17 +242,19 @@ class Sandbox:
         life_s: float = 3600.0,
         permits: SessionPermits | None = None,
     ) -> Session:
-        """An interpreter that keeps its variables between calls, for ``async with``.
+        """Make a session, an interpreter that keeps its variables between calls.
+
+        Use the session with ``async with``.
 
         Args:
             files: as for ``run``.
             limits: limits of the session, or None for the sandbox's. ``wall_s`` and ``output_kb``
-                apply to each call. ``cpu_s`` applies to the whole session, and is ``life_s`` if it
-                is None.
+                apply to each call. ``cpu_s`` applies to the whole session; None means ``life_s``
+                seconds.
             idle_s: seconds without a call after which the session ends.
             life_s: seconds after which the session ends in any case.
             permits: permits for the session and its copies, or None for the sandbox's. A server
-                gives each of its clients a part of them.
+                passes the permits of one client.
 
         Raises:
             ValueError: as ``run``, or a time is outside its range.

@@ -25,7 +25,7 @@ _KILL_S = 1.0
 
 
 class _Interpreter:
-    """An interpreter that holds one of the permits."""
+    """One interpreter of a session. It holds a session permit until it ends."""
 
     def __init__(self, executor: Executor, limits: Limits, permits: SessionPermits) -> None:
         self._executor = executor
@@ -39,7 +39,7 @@ class _Interpreter:
         return self.branch is None or self.branch.over
 
     async def start(self, request: Request) -> None:
-        """Start as the first interpreter of a new session."""
+        """Start this interpreter as the first one of a new session."""
         await self._permits.acquire()
         try:
             link = await self._executor.open_link(request)
@@ -54,7 +54,7 @@ class _Interpreter:
             raise
 
     async def copy(self, branch: Branch) -> None:
-        """Start as a copy of the interpreter of ``branch``.
+        """Start this interpreter as a copy of ``branch``'s interpreter.
 
         Raises:
             CopyRefused: a limit forbids the copy.
@@ -79,7 +79,7 @@ class _Interpreter:
             raise
 
     def _discard(self, branch: Branch, copy: Branch) -> None:
-        """Close an unwanted copy as soon as ``branch`` has made it."""
+        """Close the unwanted ``copy`` as soon as ``branch`` has made it."""
         made = copy.waiting
         if made is None:  # not started, or made already
             copy.finish()
@@ -210,19 +210,22 @@ class Session:
             return
 
     def drop_files(self) -> None:
-        """Free the given files, which take memory here. A restart no longer writes them."""
+        """Free the memory of the session's ``files``.
+
+        A later ``restart`` does not write them again.
+        """
         self._request = replace(self._request, files=())
 
     async def run(self, code: str, *, wall_s: float | None = None) -> CallResult:
         """Run code in the interpreter and return its output, value or traceback.
 
         After ``wall_s`` seconds, or when the caller is cancelled, the sandbox interrupts the call
-        as by Ctrl-C, and the variables survive. If the code still runs a second later, the sandbox
-        kills the session. If the process got no processor time, the sandbox waits five seconds
-        instead.
+        as Ctrl-C does, and the variables survive. If the code still runs one second later, the
+        sandbox kills the session. If the process got no processor time in that second, the sandbox
+        waits up to five seconds.
 
         Args:
-            code: any Python text. If the last line is an expression, it gives the call's value.
+            code: any Python text. If the last line is an expression, its value is the call's value.
             wall_s: time limit of the call in seconds, or None for the session's ``limits.wall_s``.
 
         Raises:
@@ -249,7 +252,7 @@ class Session:
             return self._result(answer)
 
     async def fork(self) -> Session:
-        """A second, independent session that continues from the state of this one.
+        """Make a second, independent session that continues from this session's current state.
 
         Raises:
             CopyRefused: a limit forbids the copy, or the copy ended before it was ready.
@@ -262,7 +265,7 @@ class Session:
         return twin
 
     async def snapshot(self) -> Snapshot:
-        """A snapshot of the current state, for ``restore``. Raises the errors of ``fork``."""
+        """Make a snapshot of the current state, for ``restore``. Raises the errors of ``fork``."""
         return Snapshot(await self._copy())
 
     async def restore(self, snapshot: Snapshot) -> None:
@@ -301,7 +304,7 @@ class Session:
         return interpreter
 
     async def _running(self) -> Branch:
-        """The interpreter, ready for a call.
+        """This session's running interpreter.
 
         Raises:
             SessionOver: the interpreter has ended.
@@ -375,7 +378,7 @@ class Session:
 
 
 def _report(data: bytes) -> tuple[dict[str, Any], str, str]:
-    """Header, standard output and standard error of a supervisor's last report."""
+    """The header, standard output and standard error in a supervisor's last report."""
     (length,) = struct.unpack_from("!I", data)
     head = json.loads(data[4 : 4 + length])
     out = 4 + length + head["sizes"][0]
@@ -384,7 +387,7 @@ def _report(data: bytes) -> tuple[dict[str, Any], str, str]:
 
 
 def _ending(status: Status, head: dict[str, Any]) -> str:
-    """The end of an interpreter, in words."""
+    """A description of how an interpreter ended."""
     if head["reason"]:
         return f"{status}: {head['reason']}"
     if head["exit_code"] is not None:

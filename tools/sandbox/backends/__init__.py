@@ -1,1 +1,1 @@
-"""Backends: how a zygote is started and confined by bubblewrap, docker or Landlock."""
+"""Backends, which start and confine zygotes by bubblewrap, docker or Landlock."""

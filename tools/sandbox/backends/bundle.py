@@ -101,23 +101,29 @@ loaded["tools.sandbox.inside." + bundle["main"]].main(bundle["settings"])
 def command(python: str, bundle_fd: int) -> list[str]:
     """Command line of a zygote that reads its bundle from ``bundle_fd``.
 
-    ``-I`` and ``-S``: the interpreter ignores the environment and installed packages.
+    With ``-I`` and ``-S``, the interpreter ignores the environment and installed packages.
     """
     return [python, *_FLAGS, "-c", _FROM_FILE + _BOOTSTRAP, str(bundle_fd)]
 
 
 def streamed_command(python: str) -> list[str]:
-    """Command line of a process that reads its bundle from standard input, length first."""
+    """Command line of a process that reads a length, then its bundle, from standard input."""
     return [python, *_FLAGS, "-c", _FROM_STREAM + _BOOTSTRAP]
 
 
 def write(config: Config) -> int:
-    """Descriptor of an anonymous file with the zygote's bundle; the caller closes it."""
+    """Write the zygote's bundle to an anonymous file.
+
+    Returns the descriptor, which the caller closes.
+    """
     return anonymous_file("zygote", document(config, "zygote"))
 
 
 def document(config: Config, main: str) -> bytes:
-    """The bundle, which starts the function ``main`` of the module that ``main`` names."""
+    """The bundle as bytes.
+
+    When it runs, it calls the function ``main`` of the module named ``main``.
+    """
     parts = {
         "preloaded": _PRELOADED,
         "modules": _modules(),
@@ -128,7 +134,7 @@ def document(config: Config, main: str) -> bytes:
 
 
 def anonymous_file(name: str, content: bytes) -> int:
-    """Descriptor of a file that exists in memory only, positioned at its start."""
+    """Make a file in memory with this content. Returns its descriptor, positioned at the start."""
     fd = os.memfd_create(name)
     with open(fd, "wb", closefd=False) as file:
         file.write(content)

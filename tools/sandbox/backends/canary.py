@@ -1,4 +1,7 @@
-"""The canary: a program that tries forbidden actions, run once before a sandbox is used."""
+"""The canary: a program that tries forbidden actions.
+
+A sandbox runs it once before its first job.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A control group (version 2) for each zygote, if this process may create one.
+"""A control group (cgroup version 2) for each zygote, if this process is allowed to create one.
 
-The group limits memory and tasks of all runs of the zygote together, and counts memory that no
-other limit counts, above all kernel memory. It is optional: without a delegated group, the limits
-of each run and the watchdog apply alone.
+The group limits memory and tasks of all runs of the zygote together. It counts memory that no other
+limit counts, above all kernel memory. The group is optional: without a delegated group, only the
+limits of each run and the watchdog apply.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PREFIX = "turnwise-sandbox-"
-"""Start of a group's name. The pid namespace of its owner, and the owner's process id there,
-follow."""
+"""Prefix of a group's name. After it come the pid namespace and the process id of the group's
+owner."""
 _MEMORY_SHARE = 0.75
-"""Share of this machine's memory for all runs of a zygote together."""
+"""Fraction of this machine's memory that all runs of a zygote together can use."""
 _MAX_RUNS = 512
-"""Number of runs and sessions, each at its limit, for which the group's task limit suffices."""
+"""Number of runs and sessions for which the group's task limit suffices, even if each of them uses
+its own full limit."""
 _CONTROLLERS = {"memory", "pids"}
 
 
 class Group:
-    """A control group, or none.
+    """A zygote's control group, or a stand-in if there is none.
 
-    ``entry`` and ``events`` are descriptors for the zygote, or -1 without a group. A process that
-    writes "0" to ``entry`` enters the group, with its later children. ``events`` counts the
-    processes that the kernel killed for lack of memory.
+    ``entry`` and ``events`` are descriptors for the zygote, or -1 if there is no group. A process
+    that writes "0" to ``entry`` enters the group; its later children are then in the group too.
+    ``events`` counts the processes that the kernel killed for lack of memory.
 
     Args:
         folder: folder of the new group, or None for no group.
@@ -61,17 +62,19 @@ class Group:
 
     @property
     def enforced_by(self) -> str:
-        """Mechanisms that enforce the limits; the cgroup counts only if a process is in it."""
+        """Names of the mechanisms that enforce the limits.
+
+        Includes the cgroup only if it has a process.
+        """
         used = self._folder is not None and bool((self._folder / "cgroup.procs").read_text())
         return "rlimit+watchdog per run, cgroup in total" if used else "rlimit+watchdog"
 
     @contextlib.contextmanager
     def passed_on(self) -> Iterator[None]:
-        """Start the zygote in this context.
+        """A context in which the caller starts the zygote.
 
-        Afterwards, this process closes the zygote's descriptors.
-
-        If the start raises, the group is removed.
+        Leaving the context closes this process's copies of the descriptors. If the start raises,
+        leaving also removes the group.
         """
         try:
             yield
@@ -87,7 +90,7 @@ class Group:
         self.entry = self.events = -1
 
     def remove(self) -> bool:
-        """Remove the group. Returns False while it has processes."""
+        """Remove the group. Returns False if the group still has processes."""
         if self._folder is not None:
             try:
                 self._folder.rmdir()
@@ -99,7 +102,9 @@ class Group:
 
 
 def make(processes: int) -> Group:
-    """Make a group for a zygote, if this process may. Also removes the groups of dead trainers.
+    """Make a group for a zygote, if this process is allowed to.
+
+    Also removes the groups whose owners are dead.
 
     Args:
         processes: limit of processes of one run.
@@ -114,7 +119,10 @@ def make(processes: int) -> Group:
 
 
 def _parent() -> Path | None:
-    """The folder of this process's group, or its parent, if limited groups can be made in it."""
+    """The folder in which to make groups: this process's group or its parent.
+
+    None if neither works.
+    """
     own = [
         line.removeprefix("0::/")
         for line in Path("/proc/self/cgroup").read_text().splitlines()
@@ -140,7 +148,7 @@ def _mount() -> Path | None:
 
 
 def _has_controllers(folder: Path) -> bool:
-    """Whether groups in ``folder`` can have limits. Enables the controllers if possible.
+    """Whether groups in ``folder`` can have limits. Enables the needed controllers if possible.
 
     The kernel refuses to enable them in a group that itself has processes.
     """
@@ -156,7 +164,7 @@ def _sweep(parent: Path) -> None:
     """Remove the groups of dead owners. A group that has processes stays.
 
     Groups of other pid namespaces also stay, for example those of containers that share the parent,
-    because it is unknown here whether their owners live.
+    because this process cannot know whether their owners live.
     """
     for folder in parent.glob(f"{_PREFIX}{_pid_namespace()}-*"):
         owner = folder.name.split("-")[-2]

@@ -1,4 +1,4 @@
-"""Checks that root may run programs as another user, which containers may forbid."""
+"""Checks that root can run programs as another user. Inside a container, this can be forbidden."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_may_change_user(backend: str, *capabilities: str) -> None:
         capabilities: names of the required capabilities, without ``CAP_``.
 
     Raises:
-        SandboxUnavailable: root lacks some of them; other users need none.
+        SandboxUnavailable: this process runs as root and lacks some of them. Other users need none.
     """
     if os.geteuid() != 0:
         return

@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.sandbox.errors import SandboxUnavailable
 
 UNPRIVILEGED_ID = 61184
-"""User and group id to which root changes before it starts programs: systemd's first dynamic id."""
+"""User and group id as which root runs programs: the first dynamic id of systemd."""
 
 _PROBE = (
     "import json,os,sys;print(json.dumps({'path':os.path.realpath(sys._base_executable),"
@@ -28,7 +28,8 @@ class Interpreter:
     path: str
     prefix: str
     reachable: bool
-    """Whether the user that runs programs may run it; root runs programs as another user."""
+    """Whether the user that runs programs is allowed to execute the interpreter. Root runs programs
+    as another user."""
 
 
 @functools.cache
@@ -58,5 +59,5 @@ def _reachable(path: str) -> bool:
 
 
 def can_run(path: str) -> bool:
-    """Whether every user may run the program at ``path``."""
+    """Whether every user is allowed to execute the program at ``path``."""
     return all(parent.stat().st_mode & 0o001 for parent in (Path(path), *Path(path).parents))

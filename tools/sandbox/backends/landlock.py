@@ -16,15 +16,15 @@ from tools.sandbox.inside.workdir import remove_tree
 from tools.sandbox.limits import Limits
 
 _MIN_LANDLOCK_ABI = 3
-"""First Landlock version that restricts truncation (Linux 6.2)."""
+"""First Landlock version that can forbid truncating files (Linux 6.2)."""
 _SIGNALS_ABI = 6
-"""First Landlock version that restricts signals (Linux 6.12)."""
+"""First Landlock version that can forbid signals to other processes (Linux 6.12)."""
 _READABLE = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
     *("/etc/ld.so.cache", "/etc/localtime"),
 )
 _PREFIX = "turnwise-sandbox-"
-"""Start of a common folder's name. The process id of its owner follows."""
+"""Prefix of a common folder's name. The owner's process id follows."""
 # User ids of runs under root: above all ids in use; or, in a container with only 65536 ids, between
 # those of people and those of services.
 _UID_RANGES = ((700_000, 1 << 22), (20_000, 40_000))
@@ -94,7 +94,10 @@ class LocalLauncher:
         return process
 
     def started(self, pid: int) -> None:
-        """See ``Launcher``: a started zygote shows whether its cgroup is used."""
+        """See ``Launcher``.
+
+        Sets ``enforced_by``, because only a started zygote can be in its cgroup.
+        """
         self.enforced_by = self._groups[pid].enforced_by
 
     def cleared(self, pid: int) -> bool:
@@ -150,10 +153,11 @@ def _scratch_parent() -> Path:
 
 
 def _own_uids(python: interpreter.Interpreter) -> tuple[int, int]:
-    """The first user id for runs under root, and the number of ids. Each run takes one.
+    """The first user id for root's runs, and the number of ids. Each run takes one id.
 
     Raises:
-        SandboxUnavailable: root cannot change the user id, or other users cannot run ``python``.
+        SandboxUnavailable: root is not allowed to change the user id, or other users cannot run
+            ``python``.
     """
     identity.check_may_change_user("landlock", "CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID")
     if not python.reachable:

@@ -1,4 +1,4 @@
-"""The protocol of a backend: how it starts zygotes."""
+"""The protocol by which a backend starts zygotes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.sandbox.limits import Limits
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """Options of ``make_sandbox`` for the backend."""
+    """Those options of ``make_sandbox`` that the backend uses."""
 
     python: str | None
     """Path of the interpreter that runs programs, or None for the current one."""
@@ -21,7 +21,8 @@ class BackendOptions:
 
 
 ENVIRONMENT: Mapping[str, str] = {"MALLOC_ARENA_MAX": "2", "LD_BIND_NOW": "1"}
-"""Environment of zygotes. ``LD_BIND_NOW`` binds symbols once instead of after each fork."""
+"""Environment variables of zygotes. With ``LD_BIND_NOW``, the linker binds symbols once instead of
+after each fork."""
 LEVELS = ("none", "restricted", "namespaces")
 """Isolation levels, weakest first."""
 
@@ -32,18 +33,20 @@ class Launcher(Protocol):
     backend: str
     isolation: str
     enforced_by: str
-    """Mechanisms that enforce the limits of memory and processes."""
+    """Names of the mechanisms that enforce the limits of memory and processes."""
     start_s: float
-    """Seconds within which a zygote must be ready."""
+    """Seconds after its launch within which a zygote must be ready."""
     lost: tuple[str, ...]
-    """Guarantees of the level that this machine lacks, in words. Known after ``launch``."""
+    """Descriptions of the isolation level's guarantees that this machine cannot give. Set by
+    ``launch``."""
 
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
     ) -> subprocess.Popen[bytes]:
         """Start a zygote that takes jobs from ``control_fd`` and ends with this thread.
 
-        The returned process leads a new process group, which the caller kills after its end.
+        The returned process leads a new process group. The caller kills the group after the
+        process's end.
 
         Raises:
             OSError: the zygote cannot be started.
@@ -56,5 +59,8 @@ class Launcher(Protocol):
         ...
 
     def cleared(self, pid: int) -> bool:
-        """Remove what an ended zygote left behind. If this returns False, call it again later."""
+        """Remove what an ended zygote left behind.
+
+        Returns False if this must be called again later.
+        """
         ...

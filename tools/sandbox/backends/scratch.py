@@ -1,4 +1,4 @@
-"""Temporary folders that are locked while their owner lives, and the removal of abandoned ones."""
+"""Makes temporary folders that are locked while their owner lives, and removes abandoned ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from tools.sandbox.inside.workdir import remove_tree
 
 _making = threading.Lock()
-"""Held while a folder is made, so that no other thread sweeps it before it is locked."""
+"""Held while a folder is made, so that no other thread removes the folder before it is locked."""
 
 
 class Scratch:
-    """A new folder with a lock, which ``release`` or the end of the process releases."""
+    """A new folder, locked until ``release`` is called or the process ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -25,7 +25,10 @@ class Scratch:
         fcntl.flock(self._hold, fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """Release the lock, so that a sweep may remove the folder. Releasing twice is harmless."""
+        """Release the lock, so that ``sweep`` can remove the folder.
+
+        Releasing twice is harmless.
+        """
         hold, self._hold = self._hold, None
         if hold is not None:
             os.close(hold)
@@ -45,8 +48,8 @@ def sweep(parent: Path, prefix: str) -> None:
     """Remove the folders below ``parent`` that are not locked and whose owners are dead.
 
     Unlocked folders of this process are also removed. Another owner counts as dead if no process
-    has its number. An owner in a container has another number there; its folder is protected by the
-    lock.
+    has the process id in the folder's name. For an owner in a container, this id is wrong here, so
+    only the lock protects the folder.
     """
     for folder in _own_folders(parent, prefix):
         owner = folder.name.removeprefix(prefix).partition("-")[0]

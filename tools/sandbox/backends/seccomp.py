@@ -18,7 +18,7 @@ from tools.sandbox.inside.supervisor.mappings import SHARED_PIECE
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _FIRST_UNKNOWN = 463
-"""First call number that is newer than this table. Numbers of x32 calls are also larger."""
+"""First system call number that is newer than this table. Numbers of x32 calls are larger, too."""
 
 # struct seccomp_data: nr, arch, instruction_pointer, args[6] (low halves first).
 _NR, _ARCH, _ARGS = 0, 4, 16
@@ -30,7 +30,7 @@ _DENY = _ERRNO | errno.EPERM
 _UNKNOWN = _ERRNO | errno.ENOSYS
 _NO_MEMORY = _ERRNO | errno.ENOMEM
 _IGNORE = _ERRNO | 0
-"""Action that returns success without an effect."""
+"""Filter action: the call returns success and has no effect."""
 
 Instruction = tuple[int, int, int, int]
 
@@ -120,7 +120,7 @@ def _load_arg(index: int, *, high: bool = False) -> Instruction:
 
 
 def _switch(actions: Mapping[int, Iterable[int]], otherwise: int) -> list[Instruction]:
-    """Instructions that return the action whose values contain the loaded word."""
+    """Instructions that return the action whose values have the loaded word, else ``otherwise``."""
     cases = [(value, index) for index, values in enumerate(actions.values()) for value in values]
     jumps = [(_JEQ, len(cases) - at + index, 0, value) for at, (value, index) in enumerate(cases)]
     return [*jumps, *((_RET, 0, 0, action) for action in (otherwise, *actions))]
@@ -137,7 +137,7 @@ def _no_urgent_data(flags: int) -> list[Instruction]:
 
 
 def _zero_only(argument: int) -> list[Instruction]:
-    """Allow if the 32-bit argument is 0 (the caller itself)."""
+    """Allow the call only if this 32-bit argument is 0, which means the caller itself."""
     return [
         _load_arg(argument),
         (_JEQ, 0, 1, 0),
@@ -147,7 +147,7 @@ def _zero_only(argument: int) -> list[Instruction]:
 
 
 def _not_the_supervisor(argument: int) -> list[Instruction]:
-    """Deny the call if the 32-bit argument is 1, the supervisor in a run's pid namespace."""
+    """Deny the call if this 32-bit argument is 1: the supervisor's process id inside a run."""
     return [
         _load_arg(argument),
         (_JEQ, 0, 1, _SUPERVISOR),
@@ -246,7 +246,10 @@ _CHECKED_RESTRICTED: dict[int, list[Instruction]] = {
 
 
 class Filters(NamedTuple):
-    """Two filters, each an array of ``struct sock_filter``. The stricter verdict counts."""
+    """Two filters, each an array of ``struct sock_filter``.
+
+    For each call, the stricter filter decides.
+    """
 
     zygote: bytes
     """The filter of the zygote and of all its forks."""
@@ -263,7 +266,8 @@ def assemble(*, restricted: bool, signals: bool = True) -> Filters:
 
     Args:
         restricted: whether runs share this machine's mounts and user ids (Landlock).
-        signals: whether a program may send signals; False if they would reach other processes.
+        signals: whether a program can send signals. Pass False if signals can reach processes
+            outside of the run.
     """
     leaves: dict[int, list[Instruction]] = {n: [(_RET, 0, 0, _DENY)] for n in _DENIED}
     leaves |= _CHECKED
@@ -279,11 +283,11 @@ def assemble(*, restricted: bool, signals: bool = True) -> Filters:
 
 
 def _assemble(leaves: Mapping[int, list[Instruction]], unknown: int) -> bytes:
-    """A filter that allows the calls without a leaf.
+    """Assemble a filter. It allows each known call that has no leaf.
 
     Args:
-        leaves: instructions that decide a call, by the call's number.
-        unknown: action for calls from ``_FIRST_UNKNOWN`` on.
+        leaves: for each call number, the instructions that decide about the call (the leaf).
+        unknown: action for call numbers from ``_FIRST_UNKNOWN`` on.
     """
     allow: list[Instruction] = [(_RET, 0, 0, _ALLOW)]
     ranges: list[tuple[int, list[Instruction]]] = []
@@ -303,7 +307,7 @@ def _assemble(leaves: Mapping[int, list[Instruction]], unknown: int) -> bytes:
 
 
 def _tree(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """Binary search over ranges of call numbers, each given by its first number and its leaf."""
+    """Instructions for a binary search in ranges of calls, each with a first number and a leaf."""
     if len(ranges) == 1:
         return ranges[0][1]
     middle = len(ranges) // 2

@@ -1,1 +1,1 @@
-"""Grading: test cases, a submission's process, and the comparison of its answers."""
+"""Grading of submissions: test cases, the submission's process, and the comparison of answers."""

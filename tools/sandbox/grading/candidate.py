@@ -1,4 +1,4 @@
-"""The untrusted process of a grade, and the host's exchange of messages with it."""
+"""The untrusted processes of a grade, and the messages that the host exchanges with them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status
 
 T = TypeVar("T")
 _MAX_TEXT = 2000
-"""Maximum number of characters of an error message to keep."""
+"""Maximum number of characters that are kept of an exception's name or message."""
 
 
 class CandidateFault(Exception):
-    """Raised when the process can answer no more calls. Carries the outcome of the current call."""
+    """Raised when the process can answer no more calls.
+
+    ``outcome`` is the current call's outcome.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
@@ -84,11 +87,11 @@ class Conversation:
         return self.result
 
     async def message(self, read: Callable[[bytes], Any] = unpack) -> Any:
-        """The next message.
+        """Wait for the next message and return it decoded.
 
         Args:
-            read: function that decodes the frame of the message. It may run in another thread, and
-                may raise ``CodecError``.
+            read: function that decodes the frame of the message. It can run in another thread, and
+                can raise ``CodecError``.
 
         Raises:
             CandidateFault: the process ended, or sent an invalid message.
@@ -111,14 +114,14 @@ class Conversation:
         await self.send_frame(pack(message))
 
     async def send_frame(self, frame: bytes) -> None:
-        """Send a packed message. Raises the errors of ``send``."""
+        """Send a message that ``pack`` made. Raises the errors of ``send``."""
         try:
             await self.channel.send(frame)
         except ChannelClosed as error:
             raise await self.fault(error) from None
 
     async def fault(self, error: Exception) -> CandidateFault:
-        """The fault that explains the error of a message."""
+        """End the process, and make the fault for an error in the exchange of messages."""
         result = await self.finish()
         if isinstance(error, CodecError):
             return CandidateFault(Outcome(OutcomeKind.ERROR, message=str(error)))
@@ -126,7 +129,7 @@ class Conversation:
 
 
 def ended(result: RunResult) -> Outcome:
-    """The outcome of a test during which the process ended."""
+    """The outcome of a test during which the process ended with the result ``result``."""
     kinds = {
         Status.TIMEOUT: OutcomeKind.TIMEOUT,
         Status.MEMORY: OutcomeKind.MEMORY,
@@ -141,7 +144,7 @@ def ended(result: RunResult) -> Outcome:
 
 
 class Candidate(Conversation):
-    """The process of a submission, which answers calls of its functions."""
+    """The process of a submission. It answers calls to the submission's functions."""
 
     calls = 0
 
@@ -167,12 +170,13 @@ class Candidate(Conversation):
             name: name of the function.
             arguments: encoded positional arguments.
             keywords: encoded keyword arguments.
-            use: function of the decoded value and its frame, whose result replaces the value. It
-                may run in another thread, should not keep a large value, and may raise
-                ``CodecError``.
+            use: function that gets the decoded value and its frame; its result becomes the
+                outcome's value. The function can run in another thread, should not keep a large
+                value, and can raise ``CodecError``.
 
         Returns:
-            ``PASSED`` with the result of ``use``, or ``ERROR``. The value is not compared yet.
+            An outcome of the kind ``PASSED`` with the result of ``use``, or of the kind ``ERROR``.
+                ``PASSED`` only means that the call returned: the value is not compared here.
 
         Raises:
             CandidateFault: the process can answer no more calls.
@@ -201,7 +205,7 @@ class Candidate(Conversation):
 
 @dataclass(frozen=True)
 class _Used:
-    """The result of ``use``. The type distinguishes it from any decoded value."""
+    """The result of ``use``. This type distinguishes the result from any decoded value."""
 
     result: Any
 
@@ -219,5 +223,5 @@ def _raised(kind: str, message: str, line: int | None = None) -> Outcome:
 
 
 def printable(text: str) -> str:
-    """A process's text about an exception, truncated and encodable as UTF-8."""
+    """The text about an exception that a process sent, truncated and made encodable as UTF-8."""
     return text[:_MAX_TEXT].encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""The kinds of tests of a submission: calls, standard input and output, assertions."""
+"""The kinds of tests: calls, programs with standard input and output, and assertions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CallTest:
-    """Test that ``entry_point(*args, **kwargs)`` equals ``expected``.
+    """Test that the call ``entry_point(*args, **kwargs)`` returns a value equal to ``expected``.
 
     Values are builtin data (None, bool, int, float, complex, str, bytes, list, tuple, dict, set,
     frozenset). They are compared by ``==``: 1 equals 1.0, and a tuple does not equal a list.
@@ -19,8 +19,8 @@ class CallTest:
     expected: Any
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float | None = None
-    """Absolute or relative difference that is allowed for numbers anywhere in the value; at least
-    0."""
+    """Allowed difference of numbers anywhere in the value: absolute or relative, whichever allows
+    more. At least 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class StdioTest:
 
 @dataclass(frozen=True, slots=True)
 class AssertTest:
-    """Test code that passes if it finishes without an exception.
+    """Test code. The test passes if the code finishes without an exception.
 
     The test code runs in a separate sandbox, in which the submission's functions are stubs that
-    take and return builtin data. With an entry point, only that name is a stub; without, every
-    undefined name of the test code is a stub.
+    take and return builtin data. If the grade has an entry point, only that name is a stub.
+    Otherwise every undefined name of the test code is a stub.
     """
 
     code: str

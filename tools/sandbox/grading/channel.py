@@ -1,4 +1,4 @@
-"""The host's end of a channel of values to an untrusted process."""
+"""The host's end of a channel that carries values to and from an untrusted process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _LENGTH = struct.Struct("!I")
 
 
 class ChannelClosed(Exception):
-    """Raised when the other end is gone."""
+    """Raised when the process has closed its end of the channel."""
 
 
 class Channel:
     """Length-prefixed messages to and from one untrusted process, over a non-blocking socket.
 
-    The channel listens all the time, which is cheaper than registering for each message, but
-    buffers at most one frame beyond the requested ones.
+    The event loop watches the socket all the time, which is cheaper than registering it for each
+    message. The channel buffers at most one frame that was not requested yet.
     """
 
     def __init__(self) -> None:
         self._mine, self.theirs = socket.socketpair()
-        """The host's end; ``theirs`` is the process's end, which is sent with the job."""
+        """The host's end of the channel; and ``theirs``, the process's end, which is sent with the
+        job."""
         self._mine.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._inbox = bytearray()
@@ -39,7 +40,7 @@ class Channel:
         self._loop.add_reader(self._mine, self._on_readable)
 
     async def send(self, frame: bytes) -> None:
-        """Send one packed message.
+        """Send one message that ``codec.pack`` made.
 
         Raises:
             ChannelClosed: the other end is closed.
@@ -53,7 +54,7 @@ class Channel:
             raise ChannelClosed from None
 
     async def receive(self) -> bytes:
-        """The next message, not decoded.
+        """Wait for the next message and return its frame, not decoded.
 
         Raises:
             ChannelClosed: the other end is closed.
@@ -67,7 +68,7 @@ class Channel:
         return frame
 
     def _take(self) -> bytes | None:
-        """The first frame, if it is complete."""
+        """Remove and return the first received frame, or None while it is incomplete."""
         inbox = self._inbox
         if len(inbox) < _LENGTH.size:
             return None
@@ -106,7 +107,7 @@ class Channel:
 
     @property
     def unread(self) -> bool:
-        """Whether bytes have arrived that were not requested.
+        """Whether bytes have arrived that no ``receive`` took.
 
         An honest process sends only answers.
         """

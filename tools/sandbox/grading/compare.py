@@ -1,4 +1,4 @@
-"""The host's comparison of returned values and printed output with the expected ones."""
+"""Compares returned values and printed output with the expected ones, on the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def equal(got: Any, expected: Any, tolerance: float | None = None) -> bool:
-    """Whether ``got`` equals ``expected``. Numbers may differ by the tolerance.
+    """Whether ``got`` equals ``expected``, except that numbers can differ by ``tolerance``.
 
     The tolerance is absolute or relative, whichever allows more. An expected NaN matches a NaN.
     """
@@ -56,7 +56,7 @@ def _close(got: Any, expected: complex, tolerance: float) -> bool:
 
 
 def same_output(got: str, expected: str) -> bool:
-    """Whether outputs are equal, ignoring white space at line ends and empty lines at the end."""
+    """Whether outputs are equal without white space at line ends and empty lines at the end."""
     got, expected = got.rstrip(), expected.rstrip()
     # A submission may print a million lines: they are split only if there are as many as expected.
     return got.count("\n") == expected.count("\n") and _lines(got) == _lines(expected)

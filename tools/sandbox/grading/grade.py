@@ -1,8 +1,8 @@
-"""Grades a submission on the host, which calls it, compares its answers and decides.
+"""Grades a submission: the host calls its functions, compares their answers and decides.
 
-No line of a submission runs in this process. The candidate's process produces values, never
-verdicts: it holds no expected value, no test and no trusted channel. A forged answer is compared
-like any other.
+No line of a submission runs in this process. The submission's process, the candidate, returns
+values and never verdicts. It holds no expected value, no test and no trusted channel. The host
+compares a forged answer like any other answer.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ class Submission:
     limits: Limits
     stop_at_first_failure: bool
     fresh_process: bool = False
-    """Whether each test has its own process."""
+    """Whether each test runs in its own process."""
     budget: MemoryBudget = field(default_factory=MemoryBudget)
 
 
 class _Sheet:
-    """The outcomes so far, and failures of the submission as a whole."""
+    """The outcomes so far, and the reason if the submission failed as a whole."""
 
     def __init__(self, submission: Submission, num_tests: int) -> None:
         self.outcomes = [_NOT_RUN] * num_tests
         self.detail = ""
         self.loads = True
         self.end: Outcome | None = None
-        """The outcome of a process that failed after its last answer."""
+        """The outcome of the process if the process failed after its last answer, else None."""
         self.stdout = ""
         self._stop = submission.stop_at_first_failure
 
     def fill(self, index: int, outcome: Outcome) -> bool:
-        """Record an outcome. Returns whether the grade continues."""
+        """Record the outcome of a test. Returns whether further tests should run."""
         self.outcomes[index] = outcome
         return outcome.passed or not self._stop
 
@@ -158,9 +158,9 @@ async def _tried_twice(executor: Executor, submission: Submission, tests: Sequen
 
 
 def _order(submission: Submission, tests: Sequence[Test]) -> list[int]:
-    """The order in which tests run.
+    """The indices of the tests in the order in which they run.
 
-    The submission determines it, so that a grade is reproducible.
+    The submission's source determines the order, so that a grade is reproducible.
     """
     order = list(range(len(tests)))
     digest = hashlib.sha256(submission.source.encode("utf-8", "surrogatepass")).digest()
@@ -169,9 +169,9 @@ def _order(submission: Submission, tests: Sequence[Test]) -> list[int]:
 
 
 async def _grade_apart(executor: Executor, submission: Submission, tests: Sequence[Test]) -> _Sheet:
-    """Run each test in its own process, several at the same time if permits are free.
+    """Grade each test in its own process, several tests at the same time if permits are free.
 
-    A submission that does not load is tried only once.
+    If the submission does not load in the first process, no further process starts.
     """
     order = _order(submission, tests)
     first = await _alone(executor, submission, tests[order[0]])
@@ -198,10 +198,10 @@ async def _grade_rest(
     waiting: deque[int],
     single: dict[int, _Sheet],
 ) -> None:
-    """Fill ``single`` with the sheets of ``waiting`` tests.
+    """Grade each of the ``waiting`` tests, and put the sheet of each test into ``single``.
 
-    The caller holds one permit. A further permit is taken for one test at a time, and only if no
-    caller waits for it, so that another grade waits for at most one test.
+    The caller holds one permit. This function takes each further permit for one test, and only
+    while a permit is free, so that another grade waits for at most one test.
     """
 
     async def run(index: int) -> None:
@@ -222,7 +222,7 @@ async def _grade_rest(
 
 
 async def _alone(executor: Executor, submission: Submission, test: Test) -> _Sheet:
-    """Grade one test. The test fails if its process fails after the answer."""
+    """Grade one test in its own process. The test fails if the process fails after the answer."""
     sheet = await _tried_twice(executor, submission, [test])
     if sheet.end is not None and sheet.outcomes[0].passed:
         sheet.outcomes = [replace(sheet.end, value=sheet.outcomes[0].value)]
@@ -257,7 +257,7 @@ async def _grade(executor: Executor, submission: Submission, tests: Sequence[Tes
 async def _grade_calls(
     executor: Executor, submission: Submission, calls: Mapping[int, Call], sheet: _Sheet
 ) -> None:
-    """Make all calls, one at a time, in one process."""
+    """Make all calls, one after another, in one process of the submission."""
     request = Request("calls", submission.source, submission.limits)
     current: int | None = None
     async with Candidate(executor, request) as candidate:
@@ -282,7 +282,7 @@ def _compared(budget: MemoryBudget, call: Call, value: Any, frame: bytes) -> Out
 
 
 def _enter_fault(sheet: _Sheet, current: int | None, fault: CandidateFault) -> None:
-    """Record that the process ended. Its current test fails, and later tests stay ``not_run``."""
+    """Record that the process ended. The current test fails, and later tests stay ``not_run``."""
     outcome = fault.outcome
     if current is not None:
         sheet.fill(current, outcome)
@@ -295,7 +295,7 @@ def _enter_fault(sheet: _Sheet, current: int | None, fault: CandidateFault) -> N
 
 
 def _close(sheet: _Sheet, candidate: Candidate) -> None:
-    """Record the output of the dead process, and its failure if it failed at the end."""
+    """Record the output of the ended process, and its failure if it ended badly."""
     result = candidate.result
     assert result is not None
     sheet.stdout = sheet.stdout or result.stdout[:_STDOUT_KEPT]
@@ -333,7 +333,7 @@ async def _grade_asserts(
 async def _examine(
     candidate: Candidate, examiner: Conversation, submission: Submission, test: AssertTest
 ) -> tuple[Outcome, bool]:
-    """The outcome of one piece of test code, and whether both processes can continue."""
+    """Run one ``AssertTest``. Return its outcome, and whether both processes can continue."""
     try:
         await examiner.send(["test", 0, test.setup, test.code, submission.entry_point])
         while True:
@@ -363,7 +363,7 @@ def _repacked(value: Any, _: bytes) -> bytes:
 
 
 async def _grade_stdio(executor: Executor, submission: Submission, test: StdioTest) -> Outcome:
-    """Run the submission in a fresh process for one input."""
+    """Run the submission as a program on one test's standard input, and compare its output."""
     request = Request("program", submission.source, submission.limits, test.stdin.encode())
     result = executor.result(await executor.exchange(request), submission.limits)
     if result.status is Status.ERROR:

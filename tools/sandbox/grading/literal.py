@@ -1,4 +1,4 @@
-"""Parses test code that compares a call with a literal: ``assert f([1, 2]) == 3``.
+"""Parses test code that only compares a call with a literal: ``assert f([1, 2]) == 3``.
 
 The host makes such a call itself. This takes one process instead of two and half the time, and the
 outcome has the returned value. All other test code runs in a separate sandbox.
@@ -17,7 +17,7 @@ from tools.sandbox.grading.cases import AssertTest, CallTest
 from tools.sandbox.inside.codec import CodecError, encode
 
 _LONGEST = 10_000
-"""Maximum number of characters of test code that is parsed."""
+"""Maximum number of characters of test code to parse here. Longer code runs in a sandbox."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Call:
 
 
 def call_of(test: CallTest | AssertTest, entry_point: str | None) -> Call | None:
-    """The call of which a test consists, or None for any other test code.
+    """The call and expected value of which a test consists, or None for any other test code.
 
     Args:
         test: the test.
-        entry_point: the function that a ``CallTest`` calls, and the only stub of test code. If
-            None, every undefined name of the test code is a stub.
+        entry_point: name of the function that a ``CallTest`` calls. In test code, only this name
+            refers to the submission; if None, every undefined name does.
     """
     if isinstance(test, AssertTest):
         return None if test.setup.strip() else _parsed(test.code, entry_point)

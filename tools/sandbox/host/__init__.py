@@ -1,1 +1,1 @@
-"""The trusted side: queues callers, starts zygotes, sends jobs and reads the answers."""
+"""The host, a sandbox's trusted side: queues callers, starts zygotes and sends jobs."""

@@ -1,4 +1,4 @@
-"""Sends jobs to the processes of one backend, within the permits, and counts them."""
+"""Sends jobs to the processes of one backend, and counts the jobs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tools.sandbox.results import RunResult, status_of
 _SUPPORTED = ("linux", "x86_64")
 _MAX_IDLE = 4
 RECYCLE_AFTER = 2000
-"""Number of runs after which a zygote is replaced, because its runs share an address layout and a
-hash seed."""
+"""Number of runs after which a zygote is replaced. All runs of a zygote share one address layout
+and one hash seed."""
 
 
 class Executor:
-    """Runs the jobs of a sandbox: its programs, its grades and its sessions.
+    """Runs the jobs of a sandbox: programs, grades and sessions.
 
-    Callers hold a permit of ``permits`` for each job, and one of ``session_permits`` for each open
+    A caller must hold one of ``permits`` for each job, and one of ``session_permits`` for each open
     session.
 
     Args:
-        launcher: the backend until ``start`` names another.
+        launcher: the backend, until ``start`` is called with another backend.
         limits: limits of each job.
         workers: maximum number of jobs in flight.
         max_sessions: maximum number of open sessions, copies and snapshots.
@@ -65,7 +65,7 @@ class Executor:
 
     @property
     def isolation(self) -> str:
-        """The level: "namespaces", "restricted" or "none"."""
+        """The isolation level: "namespaces", "restricted" or "none"."""
         return self.launcher.isolation
 
     @property
@@ -94,7 +94,7 @@ class Executor:
         _ = self.zygotes
 
     def bind_loop(self) -> None:
-        """Use the running event loop from now on.
+        """Bind the sandbox to the running event loop.
 
         Raises:
             RuntimeError: a loop was bound before.
@@ -129,13 +129,13 @@ class Executor:
             raise
 
     async def stop(self) -> None:
-        """End every process. ``start`` may then try another backend."""
+        """End every process. The caller can then ``start`` another backend."""
         zygotes, self._zygotes = self._zygotes, None
         if zygotes is not None:
             await zygotes.close()
 
     def reset_counters(self) -> None:
-        """Reset the counters, which so far counted only the canary."""
+        """Reset the counters, which have counted only the canary program so far."""
         self.tally, self.permits = Tally(), FairQueue(self.workers)
 
     async def close(self) -> None:
@@ -153,12 +153,12 @@ class Executor:
         channel: socket.socket | None = None,
         clock: Clock | None = None,
     ) -> Reply:
-        """Run one job.
+        """Run one job and return the supervisor's reply.
 
-        A job without a channel is retried once; one with a channel cannot be repeated.
+        A job without a channel is retried once. A job with a channel cannot be repeated.
 
         Raises:
-            SandboxFailure: there was no reply.
+            SandboxFailure: there was no reply to a job without a channel.
             LostError: there was no reply to a job with a channel.
         """
         zygotes = self.zygotes
@@ -174,7 +174,7 @@ class Executor:
                 raise self.failure(str(error)) from None
 
     async def open_link(self, request: Request) -> SessionLink:
-        """A stream to a supervisor that will serve a session.
+        """Open a stream to a supervisor that will serve a session.
 
         Raises:
             LostError: no supervisor is waiting.
@@ -186,12 +186,12 @@ class Executor:
         return link
 
     def failure(self, message: str) -> SandboxFailure:
-        """Make the error to raise to a caller, and count it."""
+        """Count a failure of the sandbox, and make the exception to raise for it."""
         self.tally.failures += 1
         return SandboxFailure(f"{self.backend}: {message}")
 
     def result(self, reply: Reply, limits: Limits) -> RunResult:
-        """Make the result of a program from its supervisor's reply, and count it."""
+        """Count a finished program, and make its result from the supervisor's reply."""
         head = reply.head
         stderr = reply.stderr.decode(errors="replace")
         status = status_of(head, stderr, limits.cpu_seconds)

@@ -1,4 +1,4 @@
-"""The request to a supervisor, and its reply."""
+"""The host's request to a supervisor, and the supervisor's reply."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Request:
     stdin: bytes = b""
     files: tuple[tuple[str, bytes], ...] = ()
     collect: tuple[str, ...] = ()
-    """Patterns of the files to return."""
+    """Patterns of the files that the run returns."""
     idle_s: float = 0.0
     """For sessions: seconds without a call after which the session ends."""
     life_s: float = 0.0
     """For sessions: seconds after which the session ends in any case."""
 
     def encode(self) -> bytes:
-        """The request in the supervisor's format: length, JSON header, standard input, files."""
+        """The request as bytes: the header's length, the header as JSON, standard input, files."""
         source = self.source.encode("utf-8", "surrogatepass")
         blobs = [source, *(content for _, content in self.files)]
         head = {

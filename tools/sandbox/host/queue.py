@@ -10,21 +10,21 @@ from collections.abc import Hashable
 from tools.owner import current_owner
 
 MAX_WAITING = 1024
-"""Number of waiting callers at which the queue counts as full."""
+"""Number of waiting callers from which on the queue counts as full."""
 _WAITS_KEPT = 1024
 
 
 class FairQueue:
-    """Semaphore that serves waiting owners by round-robin.
+    """A semaphore that serves the owners of waiting callers by round-robin.
 
     Callers of one owner (see ``tools.owner``) are served in order of arrival. An owner that asks
-    for hundreds of permits delays another owner by one turn. Use ``async with``, or ``acquire`` and
-    ``release``.
+    for hundreds of permits therefore delays another owner by only one turn. Use ``async with``, or
+    ``acquire`` and ``release``.
 
     Args:
         permits: maximum number of permits in use.
         max_waiting: number of waiting callers at which the queue counts as full. A full queue still
-            accepts callers; they should check ``full`` or await ``ready`` first.
+            accepts callers, so a caller should check ``full`` or await ``ready`` first.
     """
 
     def __init__(self, permits: int, max_waiting: int = MAX_WAITING) -> None:
@@ -71,7 +71,10 @@ class FairQueue:
             await self._room.wait()
 
     async def acquire(self) -> None:
-        """Wait for a permit and take it. Cancelling passes the turn to the next caller."""
+        """Wait for a permit and take it.
+
+        If the caller is cancelled while it waits, the next caller gets its turn.
+        """
         waited = 0.0
         if not self._free:
             waited = await self._turn(current_owner())
@@ -100,7 +103,7 @@ class FairQueue:
         return time.monotonic() - since
 
     def release(self) -> None:
-        """Return a permit. The first caller of the next owner gets it."""
+        """Return a permit. The first waiting caller of the next owner gets the permit."""
         while self._owners:
             owner, turns = self._owners.popitem(last=False)
             turn = next(iter(turns))

@@ -1,6 +1,6 @@
-"""Decodes answers of untrusted processes within bounds.
+"""Decodes answers of untrusted processes within bounds of time and memory.
 
-Long answers are decoded outside the event loop.
+Long answers are decoded in a thread, outside the event loop.
 """
 
 from __future__ import annotations
@@ -18,28 +18,31 @@ from tools.sandbox.inside import codec
 MAX_VALUES = 50_000
 """Maximum number of values in one answer, including nested ones."""
 _SHORT = 1 << 13
-"""Number of bytes up to which decoding is faster than handing over to a thread."""
+"""Maximum number of bytes that the event loop's thread decodes. For so few bytes, decoding is
+faster than passing them to another thread."""
 _LEASE_S = 0.5
-"""Seconds that a program gets in advance while the host decodes its answer."""
+"""Seconds by which the host extends a program's deadline in advance while it decodes an answer."""
 _NOTHING_S = 0.02
-"""Seconds of the host's time below which no message is sent."""
+"""Minimum extension of a program's deadline, in seconds. Shorter extensions are sent later."""
 _KEPT = 32 << 20
-"""Approximate maximum bytes of memory for the values of one grade."""
+"""Approximate maximum number of bytes of memory for the returned values of one grade."""
 _KEPT_CONTAINERS = 1 << 14
-"""Maximum number of lists on the wire, except those of numbers, for the values of one grade. A
-container takes two. Python's garbage collector stops every thread while it visits them."""
+"""Maximum number of JSON lists that do not encode numbers, in all values of one grade. Most
+containers are encoded as two lists. Python's garbage collector stops every thread while it visits
+containers."""
 _WEIGHT_OF_LIST = 128
-"""Approximate bytes of memory for one list on the wire."""
+"""Approximate number of bytes of memory that a value takes for each JSON list that encodes it."""
 _WEIGHT_OF_QUOTE = 64
-"""Approximate half of the bytes of memory for one short text."""
+"""Approximate number of bytes of memory for each quotation mark: half of a short text."""
 _WIDEST = 4
-"""Number of bytes of one character in a text that has an emoji."""
+"""Number of bytes of each character in a text that has an emoji."""
 _LISTS_AT_ONCE = 4096
-"""Maximum number of lists for the decoder in C, which no other thread can interrupt."""
+"""Maximum number of lists in a frame that the decoder in C decodes. No other thread can run
+meanwhile."""
 
 
 class _InSlices(json.JSONDecoder):
-    """JSON decoder in Python, five times slower, during which other threads can run."""
+    """JSON decoder in Python. Five times slower than the one in C, but other threads can run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +55,9 @@ T = TypeVar("T")
 
 
 def num_lists(body: bytes, most: int = MAX_VALUES) -> int:
-    """Number of lists in a frame. A list takes a thousand times as long to decode as a character.
+    """Number of JSON lists in a frame.
+
+    Decoding a list takes a thousand times as long as decoding a character.
 
     Raises:
         CodecError: the frame has more lists, items or texts than ``most`` values need.
@@ -74,7 +79,7 @@ def _without_texts(body: bytes) -> bytes:
 
 
 def unpack(body: bytes) -> Any:
-    """The message of a frame.
+    """Decode the message in a frame.
 
     Raises:
         CodecError: the frame is malformed or has too many values.
@@ -98,21 +103,20 @@ def size_of(body: bytes) -> Size:
 
 
 class Size(NamedTuple):
-    """Size of a frame."""
+    """Upper bounds of what decoding a frame takes."""
 
     num_bytes: int
-    """Number of bytes that the frame's characters may take in memory."""
+    """Maximum number of bytes that the frame's characters take in memory."""
     lists: int
-    """Number of lists on the wire, where a number is a list as well."""
+    """Number of JSON lists. A number is encoded as a list as well."""
     containers: int
-    """Number of lists on the wire, except those of numbers. Most containers of the value take
-    two."""
+    """Number of JSON lists that do not encode numbers. Most containers are encoded as two lists."""
     quotes: int = 0
-    """Number of quotation marks, except those of numbers. Most texts take two."""
+    """Number of quotation marks outside of numbers. Most texts take two."""
 
 
 class Clock:
-    """Gives a program extra time for the time that the host itself uses during the run."""
+    """Extends a program's deadline by the time that the host itself uses during the run."""
 
     def __init__(self) -> None:
         self._give: Callable[[float], None] | None = None
@@ -133,19 +137,19 @@ class Clock:
 
 
 class Reader:
-    """Decodes long answers one at a time in a thread, so that the event loop continues."""
+    """Decodes long answers, one at a time, in a thread, so that the event loop continues."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-reader")
         self._closed = False
 
     async def read(self, size: int, act: Callable[[], T], clock: Clock) -> T:
-        """Return the result of ``act``. Its time counts as the host's.
+        """Call ``act`` and return its result. The time of the call counts as the host's time.
 
         Args:
             size: number of bytes that ``act`` decodes.
-            act: function that may run in another thread.
-            clock: clock of the program that waits.
+            act: function that decodes an answer. It can run in another thread.
+            clock: clock of the program that waits for the host.
         """
         if size <= _SHORT or self._closed:
             return act()
@@ -168,14 +172,20 @@ class Reader:
 
 
 class MemoryBudget:
-    """Memory for the values of one grade. Values that exceed it are dropped."""
+    """Counts the memory for the returned values of one grade.
+
+    Values that do not fit are dropped.
+    """
 
     def __init__(self) -> None:
         self._left = _KEPT
         self._containers_left = _KEPT_CONTAINERS
 
     def take(self, size: Size) -> bool:
-        """Take memory for a value of that size. Returns whether the value may be kept."""
+        """Reserve memory for a value of that size.
+
+        Returns whether there is enough to keep the value.
+        """
         self._left -= size.num_bytes + _WEIGHT_OF_LIST * size.lists
         self._left -= _WEIGHT_OF_QUOTE * size.quotes
         self._containers_left -= size.containers

@@ -13,15 +13,15 @@ from tools.sandbox.host.zygotes import GRACE_S, LostError
 from tools.sandbox.inside import frames
 
 _SLACK = 1 << 16
-"""Number of bytes of a frame in addition to output and text."""
+"""Maximum number of bytes of a frame in addition to output and text."""
 
 
 _REPORT_KEPT = 1 << 12
-"""Number of bytes of standard error that an ended branch keeps."""
+"""Maximum number of bytes that are kept of an ended branch's standard error."""
 
 
 class Frame(NamedTuple):
-    """A supervisor's message about a branch."""
+    """A supervisor's message about one branch (interpreter) of a session."""
 
     operation: int
     body: bytes
@@ -38,7 +38,7 @@ class Branch:
         lost."""
         self._on_end: Callable[[], None] | None = on_end
         self.waiting: asyncio.Future[Frame] | None = None
-        """Future answer to the last frame. It is kept if the caller was cancelled."""
+        """Future with the answer to the last frame. It is kept if the caller was cancelled."""
 
     @property
     def over(self) -> bool:
@@ -58,7 +58,8 @@ class SessionLink:
     Args:
         stream: non-blocking socket to the supervisor.
         close: closes the stream.
-        cap: maximum bytes of standard output, of standard error and of text in one answer.
+        cap: maximum number of bytes of standard output, of standard error, and of text in one
+            answer.
         on_close: called once, when the stream is closed.
     """
 
@@ -80,11 +81,11 @@ class SessionLink:
         self._numbers = 0
         self.closed = False
         self.forks = asyncio.Lock()
-        """Held while a branch is copied or closed."""
+        """Lock that is held while a branch is copied or closed."""
         self._loop.add_reader(stream, self._on_readable)
 
     def branch(self, on_end: Callable[[], None]) -> Branch:
-        """A new branch that has not started.
+        """Make a branch that has not started.
 
         ``on_end`` is called once, when the branch ends or is lost.
         """
@@ -131,7 +132,7 @@ class SessionLink:
             timer.cancel()
 
     async def settled(self, branch: Branch) -> None:
-        """Wait for the end of a call, or copy, whose caller was cancelled."""
+        """Wait until a branch has finished the call or copy whose caller was cancelled."""
         awaited = branch.waiting
         if awaited is None:
             return
@@ -208,7 +209,10 @@ class SessionLink:
 
 
 def _without_output(report: bytes) -> bytes:
-    """A last report with only the end of standard error, because a session may stay unclosed."""
+    """A last report shortened to its header and the end of standard error.
+
+    A caller can leave the session open for long, so the host keeps little memory for the session.
+    """
     if len(report) <= _REPORT_KEPT:
         return report
     (length,) = struct.unpack_from("!I", report)

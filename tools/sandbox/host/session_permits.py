@@ -1,4 +1,4 @@
-"""Permits for open sessions, of a whole sandbox and of each client of a server."""
+"""Permits for open sessions: of a whole sandbox, or of one client of a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.sandbox.errors import SandboxBusy
 from tools.sandbox.host.queue import FairQueue
 
 _PERMIT_S = 30.0
-"""Seconds that a new session waits for a permit."""
+"""Maximum seconds that a new session waits for a permit."""
 
 
 class SessionPermits:
@@ -16,8 +16,9 @@ class SessionPermits:
 
     Args:
         most: maximum number of permits in use.
-        when_full: what is open and what a caller can do, for the error.
-        whole: permits of which these are a part. Each of these needs one of those as well.
+        when_full: text for the error, which says what is open and what the caller can do.
+        whole: the sandbox's permits if these are one client's permits, else None. Taking one of
+            these permits also takes one of ``whole``.
     """
 
     def __init__(self, most: int, when_full: str, whole: SessionPermits | None = None) -> None:

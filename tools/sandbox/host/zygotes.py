@@ -21,13 +21,14 @@ from tools.sandbox.inside import frames
 from tools.sandbox.limits import Limits
 
 GRACE_S = 10.0
-"""Seconds beyond a run's time limit after which the sandbox counts as broken."""
+"""Seconds that the host waits for a reply after a run's time limit. Then the sandbox counts as
+broken."""
 _PAUSES_S = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
-"""Seconds before a start, by the number of failed starts in a row; then the sandbox gives up."""
+"""Seconds to wait before each start, by the number of earlier failures. Then starting fails."""
 _MAX_REFUSALS = 3
-"""Number of zygotes to which a job is offered before it fails."""
+"""Number of zygotes that can refuse a job before the job fails."""
 _MAX_RETIRED = 2
-"""Number of replaced zygotes with sessions that may exist before no other is replaced."""
+"""Number of replaced zygotes with open sessions at which no further zygote is replaced."""
 _STDERR_KEPT = 2000
 _CLEARING_TRIES = 250
 
@@ -35,15 +36,15 @@ _log = logging.getLogger(__name__)
 
 
 class LostError(Exception):
-    """Raised when a supervisor is gone or silent, so that nothing is known about its run."""
+    """Raised when a supervisor is gone or silent, so that the result of its run is unknown."""
 
 
 class RefusedError(LostError):
-    """Raised when a zygote takes no job or does not start. The job has not started."""
+    """Raised when a zygote takes no job or does not start. The job has therefore not started."""
 
 
 class Zygote:
-    """One zygote process, which keeps supervisors waiting for jobs."""
+    """One zygote process. It keeps a number of supervisors ready for jobs."""
 
     def __init__(self, launcher: Launcher, limits: Limits, idle: int) -> None:
         self.served = 0
@@ -51,7 +52,7 @@ class Zygote:
         self._launcher = launcher
         self.dead = False
         self.spent = False
-        """Whether the zygote lost or refused a job, so that the next job uses another."""
+        """Whether the zygote lost or refused a job. The next job then uses another zygote."""
         self._loop = asyncio.get_running_loop()
         # Sequenced packets: each message goes whole to one of the waiting supervisors.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -74,10 +75,10 @@ class Zygote:
         self._loop.add_reader(self._pidfd, self._on_end)
 
     async def start(self) -> None:
-        """Wait until a confined process waits for a job.
+        """Wait until the zygote has a confined process that is ready for a job.
 
         Raises:
-            LostError: the zygote did not get ready; the message quotes its standard error.
+            LostError: the zygote did not become ready; the message quotes its standard error.
         """
         try:
             async with asyncio.timeout(self._launcher.start_s):
@@ -107,8 +108,8 @@ class Zygote:
 
         Args:
             request: the job.
-            channel: the program's end of a channel of values, if the mode has one.
-            clock: extends the run's deadline by the host's own time.
+            channel: the program's end of a channel of values, or None for a job without a channel.
+            clock: extends the run's deadline by the time that the host itself uses, or None.
 
         Raises:
             RefusedError: the zygote had ended.
@@ -130,7 +131,7 @@ class Zygote:
             self.disconnect(mine)
 
     def connect(self, *passed: int) -> socket.socket:
-        """A stream to a waiting supervisor, which also gets the descriptors ``passed``.
+        """Open a stream to a waiting supervisor, which also gets the descriptors ``passed``.
 
         Raises:
             RefusedError: the zygote had ended.
@@ -153,7 +154,7 @@ class Zygote:
         return mine
 
     def disconnect(self, stream: socket.socket) -> None:
-        """Close a stream, so that its supervisor kills an unfinished run."""
+        """Close a stream. Its supervisor then kills the run if it is unfinished."""
         stream.close()
         self.running -= 1
 
@@ -192,7 +193,7 @@ class Zygote:
         self.dead = True
 
     async def close(self) -> None:
-        """Close the control socket, which ends every process inside, and wait for the end.
+        """Close the control socket, which ends all processes of the zygote, and wait for their end.
 
         Closing continues if the caller is cancelled. The caller may then call ``close`` again.
         """
@@ -224,7 +225,7 @@ class Zygote:
 
 
 def _give(stream: socket.socket, limit: asyncio.Timeout, seconds: float) -> None:
-    """Extend a run's deadline, here and in its supervisor."""
+    """Extend a run's deadline on the host and in the run's supervisor."""
     when = limit.when()
     if when is not None and not limit.expired():
         limit.reschedule(when + seconds)
@@ -250,7 +251,7 @@ class Zygotes:
         self._ending = asyncio.Event()
         self._bad_starts = 0
         self.started = self.recycled = self.died = self.refused = 0
-        """Numbers of zygotes started, recycled and lost, and of refused jobs."""
+        """Numbers of zygotes that were started, recycled and lost, and number of refused jobs."""
 
     async def start(self) -> None:
         """Start the first zygote.
@@ -282,7 +283,7 @@ class Zygotes:
         """Run one job on the current zygote.
 
         Raises:
-            LostError: no reply.
+            LostError: there was no reply.
             SandboxFailure: no zygote starts any more.
         """
         for _ in range(_MAX_REFUSALS):
@@ -296,7 +297,7 @@ class Zygotes:
         raise refusal
 
     async def connect(self) -> tuple[socket.socket, Callable[[], None]]:
-        """A stream to a supervisor of the current zygote, and a function that closes the stream.
+        """Open a stream to a supervisor. Return the stream and a function that closes it.
 
         Raises:
             LostError: no supervisor can be reached.
@@ -379,7 +380,7 @@ class Zygotes:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Close replaced zygotes without runs, in the background."""
+        """Close the replaced zygotes that have no runs, in the background."""
         for zygote in [z for z in self._retired if z.running == 0]:
             self._retired.remove(zygote)
             task = asyncio.create_task(zygote.close())

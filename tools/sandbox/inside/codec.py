@@ -2,9 +2,9 @@
 
 Only builtin data can be encoded: None, bool, int, float, complex, str, bytes, list, tuple, dict,
 set, frozenset. A subclass is encoded as its builtin base, so the sender's ``__eq__`` or
-``__hash__`` never reaches the receiver. The format is JSON with tags; integers and floats are
-hexadecimal, so they are exact and take linear time. A text that JSON would change is a list of
-parts.
+``__hash__`` never reaches the receiver. The format is JSON with tags. Integers and floats are
+hexadecimal, so they are exact and encoding takes linear time. A text that JSON would change is
+encoded as a list of parts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MAX_FRAME = 1 << 20
 """Maximum number of bytes of one frame, without its length prefix."""
 _MAX_EQUAL_HASHES = 100
 _FEW_KEYS = 4096
-"""Number of keys up to which collisions are harmless."""
+"""Maximum number of keys whose hash collisions are not checked, because they cost little time."""
 _SLOTS_PER_KEY = 16
-"""Average number of further slots that a table may try for a key. Fractions and large powers need
-8."""
+"""Maximum number of further slots, on average, that a hash table tries for a key. Fractions and
+large powers need 8."""
 _WORD = (1 << 64) - 1
 _BETWEEN_SURROGATES = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
-"""Positions at which JSON would join two lone surrogates to one character."""
+"""Positions in a text at which JSON would join two lone surrogates into one character."""
 # Slots that a table tries one after another, growth of a full table, and the part of it that fills.
 _DICT = 1, 2, 2 / 3
 _SET = 10, 4, 3 / 5
@@ -42,7 +42,7 @@ _decode_json = json.JSONDecoder().raw_decode
 
 
 def encode_json(message: Any) -> str:
-    """``message`` as JSON; it contains itself nowhere."""
+    """``message`` as JSON. The message must not contain itself."""
     return "".join(_encode_json(message, 0))
 
 
@@ -92,7 +92,7 @@ _SEQUENCES: tuple[tuple[Any, str], ...] = (
 
 
 def decode(data: Any, depth: int = 0) -> Any:
-    """The value that ``encode`` encoded as ``data``, at the same depth.
+    """The value that ``encode`` turned into ``data``.
 
     Raises:
         CodecError: ``data`` is malformed, or too many of its keys have equal hashes.
@@ -146,7 +146,7 @@ _DECODE_TEXT: dict[str, Callable[[str], Any]] = {
 def _distinct(keys: list[Any], linear: int, growth: int, load: float) -> list[Any]:
     """Return ``keys`` if a hash table of them is fast to build; otherwise raise CodecError.
 
-    The parameters describe the table; see ``_DICT``.
+    The other parameters describe the hash table; see ``_DICT``.
     """
     hashes = sorted(map(hash, keys))
     if sum(map(operator.eq, hashes, hashes[1:])) > _MAX_EQUAL_HASHES:
@@ -157,11 +157,11 @@ def _distinct(keys: list[Any], linear: int, growth: int, load: float) -> list[An
 
 
 def _check_slots(hashes: list[int], linear: int, growth: int, load: float) -> None:
-    """Simulate CPython's hash tables, in which keys may collide although no two hashes are equal.
+    """Simulate CPython's hash tables, in which keys can collide although no two hashes are equal.
 
-    A table tries its slots in a fixed order. If some keys fill a part of this order and others
-    start there, inserting them takes quadratic time. That is a single step of the interpreter,
-    which stops all threads.
+    A table tries its slots in a fixed order. If some keys fill a part of this order and other keys
+    start in this part, inserting them takes quadratic time. The insertion is a single step of the
+    interpreter, so it stops all threads.
     """
     size = 1 << 13
     while True:
@@ -220,7 +220,7 @@ def send_message(channel: _socket.socket, message: Any) -> None:
 
 
 def receive_message(channel: _socket.socket) -> Any:
-    """The next message of a blocking socket.
+    """Wait for the next message of a blocking socket and return it.
 
     Raises:
         EOFError: the other end is closed.
@@ -230,7 +230,7 @@ def receive_message(channel: _socket.socket) -> Any:
 
 
 def receive_exactly(channel: _socket.socket, count: int) -> bytes:
-    """``count`` bytes of a blocking socket.
+    """Wait for ``count`` bytes of a blocking socket and return them.
 
     Raises:
         EOFError: the other end was closed before all bytes arrived.

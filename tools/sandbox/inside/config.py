@@ -12,19 +12,19 @@ class Config:
     isolation: str
     """"namespaces", "restricted" or "none"."""
     control_fd: int
-    """SEQPACKET socket on which jobs arrive."""
+    """Descriptor of the SEQPACKET socket on which jobs arrive."""
     parent_pid: int
-    """Process whose death ends the zygote, or 0 if the launcher ends it."""
+    """Id of the process whose death ends the zygote, or 0 if the launcher ends the zygote."""
     idle: int
-    """Number of confined processes kept waiting for a job."""
+    """Number of confined processes that wait for a job at any time."""
     memory_mb: int
     processes: int
     disk_mb: int
     seccomp: tuple[str, ...]
-    """System-call filters in hexadecimal: the filter of the zygote with its forks, and the
-    additional one of a program. Empty if there are none."""
+    """System-call filters in hexadecimal: the filter of the zygote and its forks, and the
+    additional filter of a program. Empty if there are no filters."""
     readable: tuple[str, ...] = ()
-    """Restricted only: paths that programs may read."""
+    """Restricted only: paths that programs are allowed to read."""
     landlock: int = 0
     """Restricted only: version of Landlock to use."""
     scratch: str = ""
@@ -34,19 +34,18 @@ class Config:
     hidden: tuple[str, ...] = ()
     """Namespaces only: folders that each run sees empty."""
     zero_hidden: bool = False
-    """Namespaces only: whether the zygote already sees /dev/full in place of /dev/zero."""
+    """Namespaces only: whether the zygote's /dev/zero already is /dev/full."""
     proc_fd: int = -1
     """Namespaces only: descriptor of the zygote's own /proc, or -1 if it is not open yet."""
     control_path: str = ""
-    """Containers only: path of the socket that passes the control socket."""
+    """Containers only: path of the socket over which the host passes the control socket."""
     token: str = ""
-    """Containers only: secret to send to that socket."""
+    """Containers only: secret to send to the socket at ``control_path``."""
     group_fd: int = -1
     """Descriptor by which the zygote enters its cgroup, or -1 if there is none."""
     group_events_fd: int = -1
     """Descriptor with the number of processes killed for lack of memory, or -1 if there is none."""
     first_uid: int = 0
-    """Restricted, as root: first user id for runs, each of which takes one, or 0 to keep the
-    user."""
+    """Restricted and root only: first user id for runs; each run takes one id. 0 keeps the user."""
     uids: int = 0
     """Number of user ids, starting with ``first_uid``."""

@@ -1,4 +1,4 @@
-"""Passes descriptors over sockets, faster than ``socket.send_fds`` and ``socket.recv_fds``.
+"""Passes descriptors over sockets, faster than ``socket.send_fds`` and ``socket.recv_fds`` do.
 
 Every run uses both functions.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def receive(sock: socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Receive data and descriptors.
+    """Receive data and descriptors; return both.
 
     Args:
         sock: a unix socket.

@@ -1,4 +1,4 @@
-"""System calls that Python does not offer: namespaces, mounts, capabilities, filters."""
+"""System calls that Python does not offer, for namespaces, mounts, capabilities and filters."""
 
 from __future__ import annotations
 
@@ -53,25 +53,28 @@ def _check(result: int, what: str) -> int:
 
 
 def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
-    """Receive a signal when the thread that forked this process ends.
+    """Let the kernel signal this process when the thread that forked it ends.
 
-    A change of uid cancels this.
+    A change of the user id cancels this.
     """
     _check(_prctl(_PR_SET_PDEATHSIG, with_signal, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Set the dumpable flag; without it, other processes of this user may not inspect this one."""
+    """Set this process's dumpable flag.
+
+    If it is off, other processes of the same user are not allowed to inspect this process.
+    """
     _check(_prctl(_PR_SET_DUMPABLE, dumpable, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose parent dies."""
+    """Make this process the new parent of each descendant whose parent dies."""
     _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def no_new_privileges() -> None:
-    """Forbid this process to gain privileges by executing a file."""
+    """Prevent this process from gaining privileges by executing a file."""
     _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
@@ -86,8 +89,8 @@ def clone_into_namespaces() -> int:
 def clone_as_sibling() -> int:
     """Fork. The child's parent is this process's own parent.
 
-    Use this only in a process with one thread, because the C library's work around a fork is
-    skipped, such as waiting for the memory allocator's locks.
+    Use this only in a process with one thread, because the call skips what the C library does
+    around a fork, such as waiting for the memory allocator's locks.
     """
     return _clone(_CLONE_PARENT, "clone")
 
@@ -134,7 +137,7 @@ def close_descriptors_from(first: int) -> None:
 
 
 class Filter:
-    """A seccomp filter, prepared once and installed in any number of forked processes.
+    """A seccomp filter, prepared once, which any number of forked processes can install.
 
     Args:
         program: an array of ``struct sock_filter``.
@@ -153,12 +156,13 @@ class Filter:
 
 
 def restrict_paths(rules: Iterable[tuple[str, int]], abi: int) -> None:
-    """Confine this process by Landlock to paths. Deny TCP, and signals to other processes.
+    """Confine this process to paths by Landlock. Also deny TCP, and signals to other processes.
 
     Args:
-        rules: paths, each with the rights below it. A path that does not exist is skipped.
-        abi: Landlock version to use, at least 3. Version 4 adds TCP, version 5 rights on devices,
-            and version 6 signals.
+        rules: pairs of a path and the rights at and below this path. A path that does not exist is
+            skipped.
+        abi: Landlock version to use, at least 3. Version 4 adds the rule about TCP, version 5
+            rights on devices, and version 6 the rule about signals.
     """
     handled = _LANDLOCK_FS if abi >= 5 else _LANDLOCK_FS & ~_LANDLOCK_IOCTL
     words = [handled, _LANDLOCK_TCP, _LANDLOCK_SCOPES][: 3 if abi >= 6 else 2 if abi >= 4 else 1]

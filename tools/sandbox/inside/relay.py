@@ -1,7 +1,8 @@
 """Process 1 of a container: starts the zygote and connects it with the host.
 
-The host is at the other end of standard input and output; when they close, the container ends.
-Jobs arrive over the host's control socket if it can be passed in, else over standard input.
+The host is at the other end of standard input and output. When these close, the container ends. If
+the host's control socket can be passed into the container, jobs arrive over it, otherwise over
+standard input.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tools.sandbox.inside.supervisor import main as supervisor
 from tools.sandbox.inside.tunnel import Tunnel
 
 DIRECT, TUNNEL = b"d", b"t"
-"""First byte of standard output: whether jobs arrive directly or through the tunnel."""
+"""First byte of standard output. It says whether jobs arrive directly or through the tunnel."""
 _PATIENCE_S = 5.0
 
 

@@ -1,10 +1,10 @@
-"""Carries sockets over a pair of byte streams, for a zygote that can receive no descriptors.
+"""Forwards sockets over a pair of byte streams, for a zygote that cannot receive descriptors.
 
-A tunnel has two ends, one on each side of the byte streams, and each end has a control socket. A
-message on one control socket comes out of the other, with the sockets that were passed along; from
-then on, the tunnel carries their bytes without interpreting them. A stream may have ``_WINDOW``
-bytes in transit that its receiver has not taken, so that an unread stream delays no other stream
-and fills no memory.
+A tunnel has two ends, one on each side of the byte streams, and each end has a control socket. The
+tunnel forwards each message on one control socket to the other one, together with the sockets that
+were passed with the message. From then on, the tunnel forwards the bytes of these sockets without
+interpreting them. A stream can have at most ``_WINDOW`` bytes in transit that its receiver has not
+read, so that an unread stream delays no other stream and fills no memory.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _HEADER = struct.Struct("!BII")  # kind of frame, number of the stream, count
 _MESSAGE, _DATA, _END, _TAKEN, _HEARTBEAT = range(5)  # kinds of frames
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 10.0
-"""Seconds without data after which the other side counts as gone. A killed engine closes
-nothing."""
+"""Seconds without data after which the other side counts as gone. This is needed because a killed
+engine closes no stream."""
 _WINDOW = 1 << 18
 _CHUNK = 1 << 16
 _MAX_QUEUED = 1 << 20
-"""Number of bytes queued for the other side above which sockets here are not read."""
+"""Number of bytes queued for the other side above which this end reads no sockets."""
 _MAX_MESSAGE = 4096
 _MAX_SOCKETS = 16
 _HUNG_UP = select.EPOLLHUP | select.EPOLLERR
 
 
 class _Stream:
-    """A carried socket."""
+    """A socket that the tunnel forwards."""
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -58,7 +58,8 @@ class Tunnel:
         control: SEQPACKET socket for messages of up to 4 KiB with up to 16 stream sockets.
         source: descriptor to read from the other side.
         sink: descriptor to write to the other side; must differ from ``source``.
-        first: 0 at one end and 1 at the other: each end numbers its streams in steps of two.
+        first: number of this end's first stream: 0 at one end and 1 at the other. Each end numbers
+            its streams in steps of two.
         decode: function that decodes the data of ``source``, or None to use the data unchanged.
         received: decoded data that was read from ``source`` before.
     """
@@ -91,9 +92,9 @@ class Tunnel:
         self._local.register(control.fileno(), select.EPOLLIN)
 
     def serve(self) -> None:
-        """Carry data until an end or its control socket closes, or the other side is silent.
+        """Forward data until a descriptor of this end closes or the other side is silent.
 
-        All carried sockets are then closed.
+        Then close all forwarded sockets.
         """
         try:
             self._carry()
@@ -129,7 +130,7 @@ class Tunnel:
                 poller.modify(self._local.fileno(), 0 if paused else select.POLLIN)
 
     def _alive(self) -> bool:
-        """Send a heartbeat if one is due. Returns whether the other side lives."""
+        """Send a heartbeat if it is due. Returns whether the other side is alive."""
         now = time.monotonic()
         if not self._sends_heartbeats:
             return now - self._last_received < _SILENCE_S
@@ -179,7 +180,7 @@ class Tunnel:
         return stream
 
     def _read(self, stream: _Stream) -> None:
-        """Read from the socket here and queue the data for the other side."""
+        """Read from the stream's socket and queue the data for the other side."""
         if stream.ended_here or stream.credit == 0:
             return
         try:
@@ -196,7 +197,10 @@ class Tunnel:
             self._queue(_END, stream.number)
 
     def _write(self, stream: _Stream, data: bytes) -> None:
-        """Write to the socket here. Data that it does not take is kept."""
+        """Write received data to the stream's socket.
+
+        Data that the socket does not take is kept.
+        """
         before = len(stream.unsent) + len(data)
         if stream.unsent:
             stream.unsent += data
@@ -215,7 +219,7 @@ class Tunnel:
             stream.taken = 0
 
     def _update(self, stream: _Stream) -> None:
-        """After a change of a stream: forward its end, close it if finished, poll it if not."""
+        """After a stream changed: forward its end; close its socket if finished, else poll it."""
         if stream.ended_there and not stream.unsent and not stream.reader_gone:
             stream.reader_gone = True
             with contextlib.suppress(OSError):  # already closed
@@ -252,7 +256,7 @@ class Tunnel:
         return True
 
     def _handle_frames(self) -> None:
-        """Handle every complete frame."""
+        """Handle every completely received frame."""
         at = 0
         while len(self._incoming) - at >= _HEADER.size:
             kind, number, count = _HEADER.unpack_from(self._incoming, at)

@@ -1,4 +1,4 @@
-"""The working directory of a run: how it is made, measured and removed."""
+"""Makes, measures and removes the working directory of a run."""
 
 # Plain os calls: relative to a folder's descriptor, and once per run.
 # ruff: noqa: PTH101, PTH102, PTH106
@@ -14,14 +14,14 @@ from tools.sandbox.inside import kernel
 from tools.sandbox.inside.config import Config
 
 PRIVATE_FOLDER = "/tmp"
-"""The folder of a run that has a private file system."""
+"""Path of the working directory of a run that has a private file system."""
 MAX_FILES = 4096
-"""Maximum number of files and folders of a run at the same time."""
+"""Maximum number of files and folders that a run can have at the same time."""
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _COARSE_NS = 20_000_000
-"""Nanoseconds by which a file's time may lag behind the clock."""
+"""Nanoseconds by which a file's modification time can lag behind the clock."""
 _MAX_OPENED = 100
-"""Maximum number of folders inside each other that have further folders beside them."""
+"""Maximum number of folders open at the same time: nested folders with unread siblings."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class WorkDir:
     uid: int | None
     """User id of the run, or None to keep the current one."""
     private: bool
-    """Whether the run has a private file system, which vanishes with it."""
+    """Whether the run has a private file system, which vanishes when the run ends."""
 
 
 def make_workdir(config: Config) -> WorkDir:
-    """Make the working directory of a run: the private /tmp, or a new folder below the scratch."""
+    """Make the working directory of a run: its private /tmp, or a folder in the scratch folder."""
     if config.isolation == "namespaces":
         return WorkDir(PRIVATE_FOLDER, uid=None, private=True)
     os.setsid()
@@ -57,7 +57,7 @@ def remove_workdir(workdir: WorkDir) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Delete a folder that no process changes, regardless of modes; links are not followed.
+    """Delete a folder that no process changes, whatever its modes. Links are not followed.
 
     The function descends into folders instead of using paths, because a tree may be deeper than the
     longest path.
@@ -98,7 +98,10 @@ def _moved(here: int, name: str) -> int:
 
 
 def _empty(folder: int) -> list[str]:
-    """Delete the files of an open folder. Makes its folders enterable and returns their names."""
+    """Delete the files in an open folder.
+
+    Make the folders in it enterable and return their names.
+    """
     os.fchmod(folder, stat.S_IRWXU)
     folders = []
     with os.scandir(folder) as entries:
@@ -112,7 +115,7 @@ def _empty(folder: int) -> list[str]:
 
 
 def _make_enterable(name: str, folder: int) -> None:
-    """Give the owner all rights of a folder; a link that replaced the folder is not followed."""
+    """Give the owner all rights to a folder. A link in place of the folder is not followed."""
     held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
     try:
         os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)  # by name, chmod would follow a link
@@ -129,8 +132,8 @@ def free_bytes(folder: str) -> int:
 def disk_use(folder: str) -> tuple[int, int, bool]:
     """Bytes on disk and number of entries below ``folder``. Counting stops beyond ``MAX_FILES``.
 
-    The third value is whether the numbers are certain, because no folder changed meanwhile. A file
-    that is renamed all the time may be in none of the lists.
+    The third value is whether the numbers are certain: no folder changed during the measurement.
+    Otherwise a file that is renamed all the time can be missing from every list.
     """
     before_ns = time.time_ns() - _COARSE_NS
     size, count, names, unread = _listed(top := os.open(folder, _ENTER), before_ns)
@@ -162,9 +165,9 @@ def disk_use(folder: str) -> tuple[int, int, bool]:
 
 
 def _listed(folder: int, before_ns: int) -> tuple[int, int, list[str], bool]:
-    """Bytes, number of entries and names of the folders in an open folder.
+    """Bytes of the entries, their number, and the names of the folders in an open folder.
 
-    The last value is whether an entry vanished, or the folder has changed since ``before_ns``.
+    The fourth value is whether an entry vanished, or the folder has changed since ``before_ns``.
     """
     size = count = 0
     names = []

@@ -1,9 +1,9 @@
-"""The zygote: a warm process that forks supervisors, which wait for jobs. It runs no program.
+"""The zygote: a process with a loaded interpreter that forks supervisors. It runs no program.
 
-Three processes serve a run. The zygote (this file) forks supervisors. A supervisor
-(``supervisor``) is trusted and owns one run. It forks the program's process (``program``), which
-confines itself and waits for a request. Requests go directly to a waiting supervisor: the kernel
-wakes one of those that block on the shared control socket.
+Three processes serve a run. The zygote (this file) forks supervisors. A supervisor (``supervisor``)
+is trusted and owns one run. It forks the program's process (``program``), which confines itself and
+waits for a request. Requests go directly to a waiting supervisor: all supervisors block on one
+control socket, and the kernel wakes one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tools.sandbox.inside.supervisor import process_tree
 from tools.sandbox.inside.workdir import remove_tree
 
 _MAX_FAILURES = 5
-"""The zygote fails when this number of supervisors in a row die before they are ready."""
+"""Number of supervisors, dying in a row before they are ready, after which the zygote fails."""
 
 
 def main(settings: str) -> None:
@@ -156,7 +156,7 @@ class _Zygote:
             remove_tree(self.config.scratch)
 
     def _end_orphans(self) -> None:
-        """Kill the processes of killed supervisors. Each death may leave further orphans."""
+        """Kill the processes that killed supervisors left. Each death can leave further orphans."""
         if self.config.isolation == "namespaces":
             return  # they die with their process 1
         for pid in process_tree.children(os.getpid()):

@@ -1,1 +1,1 @@
-"""A sandbox over HTTP: the server ``python -m tools.sandbox serve``, and its client."""
+"""A sandbox over HTTP: the server ``python -m tools.sandbox serve``, and the client."""

@@ -1,4 +1,4 @@
-"""Limits what a server holds for all clients, and for each client."""
+"""Limits the requests, bytes and sessions of a server, for all clients and for each client."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from tools.sandbox.errors import SandboxBusy
 from tools.sandbox.host.session_permits import SessionPermits
 
 MAX_HELD = 1 << 30
-"""Maximum number of bytes of all waiting and running requests, and of unread answers, together."""
+"""Maximum number of bytes of all waiting requests, running requests and unread answers together."""
 RETRY_AFTER_S = 1
 
 
 def three_quarters(number: int) -> int:
-    """The part of ``number`` that one client may have; all of 1, 2 and 3."""
+    """Three quarters of ``number``, rounded up: the part that one client is allowed to have."""
     return number - number // 4
 
 
 class Admission:
-    """Refuses requests if there are too many of them, or too many bytes.
+    """Refuses a request if too many requests, or too many bytes, are waiting or running.
 
     Args:
         max_requests: maximum number of requests that wait or run.
-        whole: the admission of all clients, of whose bytes this one may hold three quarters. None
-            for the admission of all clients itself.
+        whole: the admission of all clients, if this is the admission of one client, which can hold
+            three quarters of all bytes. None if this is the admission of all clients.
     """
 
     def __init__(self, max_requests: int, whole: Admission | None = None) -> None:
@@ -35,11 +35,11 @@ class Admission:
 
     @contextmanager
     def take(self, size: int) -> Iterator[None]:
-        """Admit a request of ``size`` bytes.
+        """A context in which a request of ``size`` bytes is admitted.
 
         Raises:
-            SandboxBusy: the server, or this client's part of it, is full. The request has not
-                started.
+            SandboxBusy: the server, or this client's part of the server, is full. The request has
+                not started.
         """
         max_held = three_quarters(MAX_HELD) if self._whole else MAX_HELD
         if self._requests >= self._max_requests or self._held + size > max_held:
@@ -56,9 +56,9 @@ class Admission:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Reserve ``size`` bytes for an answer.
+        """A context in which ``size`` bytes are reserved for an answer.
 
-        This is never refused, but later requests may be.
+        An answer is never refused, but its bytes can cause later requests to be refused.
         """
         with self._count(size), self._whole.hold(size) if self._whole else nullcontext():
             yield
@@ -73,11 +73,12 @@ class Admission:
 
 
 class ClientShare(Admission):
-    """What one client may have open, over all of its connections.
+    """Limits what one client has open at the same time, over all of its connections.
 
     Args:
         max_requests: maximum number of requests that wait or run.
-        max_sessions: maximum number of open sessions, copies and snapshots, and of connections.
+        max_sessions: maximum number of open sessions, copies and snapshots together; also the
+            maximum number of connections.
         whole: the admission of all clients.
         permits: the session permits of all clients.
     """
@@ -97,7 +98,7 @@ class ClientShare(Admission):
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Count a connection.
+        """A context in which the client has one more connection.
 
         Raises:
             SandboxBusy: the client has too many connections.

@@ -24,23 +24,23 @@ from tools.sandbox.remote.transport import Transport
 from tools.sandbox.results import RunResult, Verdict
 
 PATIENCE_S = 600.0
-"""Seconds that a request may wait on the server, in addition to its programs' time limits."""
+"""Seconds that a request can wait on the server, in addition to its programs' time limits."""
 
 
 class RemoteSandbox:
     """Runs programs in a server's sandbox. Use ``make_sandbox`` to make one, and ``async with``.
 
-    One client serves one event loop and any number of concurrent callers; their owners are served
-    by round-robin. A lost connection counts as a failure of the sandbox: runs and grades are
-    retried once, sessions are over.
+    One client serves one event loop and any number of concurrent callers, whose owners
+    (``tools.owner``) it serves by round-robin. A lost connection counts as a failure of the
+    sandbox: runs and grades are retried once, and sessions are over.
 
     Args:
         url: scheme (http or https), host and port of the server.
-        limits: limits of each run that names none, or None for the server's.
+        limits: default limits of each run, or None for the server's limits.
         min_isolation: weakest isolation of the server to accept, or None for any.
-        token: token of the server. If None, the environment variable TURNWISE_SANDBOX_TOKEN, if it
-            is set.
-        patience_s: seconds that a request may wait on the server, in addition to its programs' time
+        token: token that the server requires. If None, the value of the environment variable
+            TURNWISE_SANDBOX_TOKEN, if set.
+        patience_s: seconds that a request can wait on the server, in addition to its programs' time
             limits.
 
     Raises:
@@ -76,7 +76,7 @@ class RemoteSandbox:
 
     @property
     def limits(self) -> Limits:
-        """Limits of each run, grade and session that names none."""
+        """Default limits, for each run, grade and session whose caller passes no limits."""
         return self._limits or self.info.limits
 
     @property
@@ -96,7 +96,7 @@ class RemoteSandbox:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Guarantees of the level that the server lacks, in words."""
+        """Descriptions of the isolation level's guarantees that the server cannot give."""
         return self.info.lost
 
     async def __aenter__(self) -> Self:
@@ -117,7 +117,8 @@ class RemoteSandbox:
         """Connect to the server.
 
         Raises:
-            SandboxUnavailable: the server is unreachable, rejects the token, or is too weak.
+            SandboxUnavailable: the server is unreachable, rejects the token, or has too weak an
+                isolation.
             ValueError: the limits exceed the server's.
         """
         transport = self._transport
@@ -131,7 +132,7 @@ class RemoteSandbox:
         transport.set_workers(self._info.workers)
 
     async def close(self) -> None:
-        """End the connection; the server ends this client's runs and sessions."""
+        """Close all connections. The server then ends this client's runs and sessions."""
         await self._transport.close()
 
     async def run(
@@ -164,7 +165,7 @@ class RemoteSandbox:
         stop_at_first_failure: bool = False,
         fresh_process: bool = False,
     ) -> Verdict:
-        """See ``Sandbox.grade``. Values of outcomes beyond 64 MiB are dropped (None)."""
+        """See ``Sandbox.grade``. Values of outcomes that exceed 64 MiB together become None."""
         bounds = limits or self.limits
         grading.check(grading.Submission(source, entry_point, bounds, stop_at_first_failure), tests)
         message = {
@@ -197,7 +198,7 @@ class RemoteSandbox:
         await self._transport.permits.ready()
 
     async def health(self) -> Health:
-        """The server's health, over all its clients, plus this client's failures and retries.
+        """The health of the server, for all its clients, plus this client's failures and retries.
 
         Raises:
             SandboxFailure: the server does not report its health.

@@ -1,7 +1,4 @@
-"""A client's connection to a server for its sessions.
-
-Messages and answers are matched by number.
-"""
+"""A client's connection to a server, for sessions. A number matches each answer to its message."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from tools.sandbox.remote import wire
 
 
 class ConnectionLost(ConnectionError):
-    """Raised when the connection has ended, and with it its sessions."""
+    """Raised when the connection has ended. Its sessions have ended with it."""
 
     def __init__(self) -> None:
         super().__init__("the connection to the server is lost")
 
 
 class Connection:
-    """An open WebSocket, which carries all sessions of a client and their copies."""
+    """An open WebSocket, over which all sessions of a client, and their copies, are used."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.closed = False
@@ -39,7 +36,9 @@ class Connection:
         return next(self._numbers)
 
     async def ask(self, message: wire.Data) -> wire.Data:
-        """Send a message and wait for its answer. Cancelling cancels the message on the server.
+        """Send a message and wait for its answer.
+
+        If the caller is cancelled, the message is also cancelled on the server.
 
         Raises:
             ConnectionLost: the connection has ended.
@@ -57,7 +56,7 @@ class Connection:
             del self._pending[number]
 
     def notify(self, message: wire.Data) -> None:
-        """Send a message without waiting. It is dropped if the connection has ended."""
+        """Send a message without waiting. The message is dropped if the connection has ended."""
         self._start(self._notify(message))
 
     async def _notify(self, message: wire.Data) -> None:

@@ -19,20 +19,20 @@ from tools.sandbox.session import Session, Snapshot
 _MAX_KEPT = 4096
 """Maximum number of sessions and snapshots on one connection, including ended ones."""
 _MAX_VALUES = 20_000
-"""Maximum number of values in a message about a session, for example its files and paths."""
+"""Maximum number of values in a message about a session. Files and their paths are values, too."""
 _MAX_PENDING = 4 * _MAX_KEPT
-"""Maximum number of unanswered messages of one client; further ones close its connection."""
+"""Maximum number of unanswered messages on one connection. One more closes the connection."""
 _ENDINGS = ("close", "drop")
 
 _log = logging.getLogger(__name__)
 
 
 class HostedSessions:
-    """The sessions and snapshots of one client, by the numbers that the client assigns.
+    """The sessions and snapshots of one client's connection. The client numbers them.
 
     Args:
         sandbox: the sandbox of the sessions.
-        share: limits what the client may have open.
+        share: limits what the client has open.
         send: sends an answer.
     """
 
@@ -51,7 +51,7 @@ class HostedSessions:
         self._pending: dict[int, asyncio.Task[None]] = {}
 
     async def handle(self, body: bytes) -> None:
-        """Decode a message and start to execute it. The answer is sent later.
+        """Decode a message and start a task that executes it and sends the answer.
 
         Raises:
             WireError: the message is invalid, or too many messages are unanswered.
@@ -157,9 +157,9 @@ class HostedSessions:
 
     @contextlib.contextmanager
     def _reserved(self, name: int) -> Iterator[None]:
-        """Reserve ``name`` while a session is created.
+        """Reserve the number ``name`` while a session or snapshot with this number is created.
 
-        Otherwise, if two had the same name, one of them would never be closed.
+        Otherwise, if two had the same number, one of them would never be closed.
         """
         kept: tuple[Collection[int], ...] = (self._sessions, self._snapshots, self._making)
         if any(name in group for group in kept):

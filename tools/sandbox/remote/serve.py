@@ -21,7 +21,7 @@ from tools.sandbox.sandbox import Sandbox
 PORT = 8700
 MIN_TOKEN = 16
 _SHUTDOWN_S = 0.2
-"""Seconds that a request may continue after SIGTERM or SIGINT."""
+"""Seconds that a request can continue after SIGTERM or SIGINT."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +103,7 @@ def check_host(host: str, token: str | None) -> None:
 
 
 async def serve(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT, or until the sandbox cannot start a zygote any more.
+    """Serve until a SIGTERM or SIGINT arrives, or until the sandbox cannot start a zygote any more.
 
     Returns:
         The exit code.

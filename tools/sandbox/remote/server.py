@@ -1,4 +1,4 @@
-"""A sandbox as a web application: runs and grades by POST, sessions by WebSocket."""
+"""A web application that serves a sandbox: runs and grades by POST, sessions by WebSocket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _BODY_S = 60.0
 """Seconds within which the body of a request must arrive."""
 _ANSWER_S = 60.0
 _SLOWEST = 1 << 20
-"""Slowest rate, in bytes per second, at which a client may read an answer after these seconds."""
+"""Minimum rate, in bytes per second, at which a client must read an answer after ``_ANSWER_S``
+seconds."""
 _HEARTBEAT_S = 15.0
 """Seconds between heartbeats of a client with sessions."""
 
@@ -47,7 +48,7 @@ class Server:
         sandbox: a running sandbox.
         token: token that each request must send, or None if requests need no token.
         max_waiting: maximum number of waiting requests. Further requests are answered with 429.
-        max_client_sessions: maximum number of sessions, copies and snapshots that one address may
+        max_client_sessions: maximum number of sessions, copies and snapshots that one address can
             have open, or None for three quarters of the sandbox's ``max_sessions``.
     """
 
@@ -72,7 +73,8 @@ class Server:
             )
         self._max_client_sessions = max_client_sessions
         self._shares: weakref.WeakValueDictionary[str, ClientShare] = weakref.WeakValueDictionary()
-        """By address, for clients that have requests, connections or sessions."""
+        """The share of each client that has requests, connections or sessions, by the client's
+        address."""
         self._max_requests = max_waiting + sandbox.workers
         self._admission = Admission(self._max_requests)
         self._active: set[object] = set()
@@ -80,10 +82,13 @@ class Server:
         self._clients: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
         self._closing: set[asyncio.Task[None]] = set()
         self.broken = asyncio.Event()
-        """Set when the sandbox cannot be used any more."""
+        """Event that is set when the sandbox cannot be used any more."""
 
     def application(self) -> web.Application:
-        """The application for aiohttp, which must cancel a handler when its client disconnects."""
+        """The aiohttp application.
+
+        Run it so that aiohttp cancels a handler when its client disconnects.
+        """
         application = web.Application(middlewares=[self._guard], client_max_size=wire.MAX_BODY)
         application.add_routes(
             [
@@ -104,7 +109,7 @@ class Server:
         Any machine can open such a connection without a token.
 
         Args:
-            connections: lists the open connections.
+            connections: function that lists the open connections.
         """
         since: dict[web.RequestHandler, float] = {}
         while True:
@@ -118,7 +123,7 @@ class Server:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Check the token, and convert errors to answers."""
+        """Check a request's token, and convert errors of its handler to answers."""
         self._active.add(request.protocol)
         if "Origin" in request.headers:  # the request comes from a web page
             raise web.HTTPForbidden(text="not for browsers")
@@ -150,7 +155,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _sending(self, request: web.Request, size: int) -> AsyncIterator[None]:
-        """Reserve memory while an answer is sent; disconnect a client that does not read it."""
+        """Reserve memory while an answer is sent. Disconnect a client that reads too slowly."""
         with self._share(request).hold(size):
             try:
                 async with asyncio.timeout(_ANSWER_S + size / _SLOWEST):
@@ -231,7 +236,7 @@ class Server:
         )
 
     async def _reply_in_thread(self, make: Callable[[], wire.Data]) -> web.StreamResponse:
-        """An answer that takes long to encode, made in a thread so that other clients continue."""
+        """Make an answer in a thread, so that other clients continue while it is encoded."""
         return await self._sandbox.executor.reader.read(
             wire.MAX_BODY, lambda: _reply(make()), Clock()
         )
@@ -242,7 +247,10 @@ class Server:
             return await self._serve_sessions(request, share)
 
     def _share(self, request: web.Request) -> ClientShare:
-        """The share of the request's client. All users of one share keep it alive."""
+        """The share of the request's client.
+
+        It exists as long as any request or connection uses it.
+        """
         address = f"{request.remote}"
         share = self._shares.get(address)
         if share is None:
@@ -298,7 +306,7 @@ def _reply(
 
 
 def _size(request: web.Request) -> int:
-    """The declared length of a request, which the reader enforces.
+    """The declared length of a request. The reader of the request enforces it.
 
     Raises:
         HTTPLengthRequired: the request declares no length.

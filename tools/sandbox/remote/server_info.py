@@ -18,7 +18,7 @@ CONNECT_S = 10.0
 
 
 def checked_url(text: str) -> URL:
-    """The URL of a server: scheme, host and port.
+    """``text`` as the URL of a server: scheme, host and port.
 
     Raises:
         ValueError: ``text`` is not such a URL.

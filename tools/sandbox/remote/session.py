@@ -47,7 +47,7 @@ class RemoteSnapshot:
 
 
 async def end(transport: Transport, connection: Connection, message: wire.Data) -> None:
-    """Ask the server to close a session or snapshot. A lost connection has already closed it."""
+    """Ask the server to close a session or snapshot. Do nothing if the connection is lost."""
     if connection.closed:
         return
     try:
@@ -83,7 +83,7 @@ class RemoteSession:
 
     @property
     def over(self) -> bool:
-        """Whether a call would raise ``SessionOver``, according to the last answer."""
+        """Whether a call would raise ``SessionOver``, as of the server's last answer."""
         return self._connection is None or self._connection.closed or self._ended
 
     async def __aenter__(self) -> Self:
@@ -144,7 +144,10 @@ class RemoteSession:
     async def _create(
         self, connection: Connection, message: wire.Data, undo: wire.Data
     ) -> wire.Data:
-        """Ask the server to create a session or snapshot. If cancelled, send ``undo``."""
+        """Ask the server to create a session or snapshot.
+
+        If cancelled, send the message ``undo``.
+        """
         try:
             return await self._transport.ask(connection, message)
         except asyncio.CancelledError:
@@ -167,7 +170,7 @@ class RemoteSession:
             return wire.read_call((await self._ask(message, limits.wall_s))["result"])
 
     async def fork(self) -> RemoteSession:
-        """A second session that continues from this one's state.
+        """Make a second session that continues from this session's current state.
 
         Raises the errors of ``Session.fork``.
         """
@@ -182,7 +185,7 @@ class RemoteSession:
             return twin
 
     async def snapshot(self) -> RemoteSnapshot:
-        """A snapshot of the current state, for ``restore``. Raises the errors of ``fork``."""
+        """Make a snapshot of the current state, for ``restore``. Raises the errors of ``fork``."""
         async with self._lock, self._transport.permits:
             connection = self._open_connection()
             name = connection.number()

@@ -1,4 +1,7 @@
-"""A client's requests to one server: permits, retries and the counters of both."""
+"""Sends a client's requests to one server, with permits and retries.
+
+Counts retries and failures.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ from tools.sandbox.remote.server_info import CONNECT_S
 _HEARTBEAT_S = 15.0
 _RETRY_S = 1.0
 _PERMITS_PER_WORKER = 4
-"""Number of concurrent requests for each worker of the server, so that no worker waits for its
-next one."""
+"""Number of concurrent requests per worker of the server. With several, no worker waits for its
+next request."""
 
 
 class Transport:
@@ -31,14 +34,14 @@ class Transport:
     Args:
         url: URL of the server.
         token: token of the server, or None to send none.
-        patience_s: seconds that a request may wait on the server, in addition to its programs' time
+        patience_s: seconds that a request can wait on the server, in addition to its programs' time
             limits.
     """
 
     def __init__(self, url: URL, token: str | None, patience_s: float) -> None:
         self.url = url
         self.permits = FairQueue(1)
-        """One permit for each request. ``set_workers`` sets their number."""
+        """One permit for each concurrent request. ``set_workers`` sets the number of permits."""
         self.failures = 0
         self.retries = 0
         self._token = token
@@ -67,7 +70,7 @@ class Transport:
         """Open the HTTP session.
 
         Raises:
-            RuntimeError: the session is open.
+            RuntimeError: this sandbox was started before.
         """
         if self._http is not None:
             raise RuntimeError("this sandbox was started before: make a new one")
@@ -80,7 +83,7 @@ class Transport:
         )
 
     def set_workers(self, workers: int) -> None:
-        """Set the number of permits by the server's number of workers."""
+        """Set the number of permits, which is a multiple of the server's number of workers."""
         self.permits = FairQueue(_PERMITS_PER_WORKER * workers)
         self._ready = True
 
@@ -95,22 +98,22 @@ class Transport:
 
     @property
     def owner(self) -> str:
-        """Identifier of the current owner, unique among all clients."""
+        """Identifier of the current owner (see ``tools.owner``). It is unique among all clients."""
         return f"{self._name}/{hash(current_owner()):x}"
 
     def failure(self, message: str) -> SandboxFailure:
-        """Make the error to raise when the server or the connection failed, and count it."""
+        """Count a failure of the server or connection, and make the exception to raise for it."""
         self.failures += 1
         return SandboxFailure(f"{self.url}: {message}")
 
     async def retry_while_busy(
         self, attempt: Callable[[], Awaitable[wire.Data]], wait_s: float
     ) -> wire.Data:
-        """The answer of ``attempt``, which is repeated while the server is full.
+        """Repeat ``attempt`` while the server is full, and return its answer.
 
         Raises:
             SandboxBusy: the server was full until the deadline.
-            SandboxFailure: no answer until the deadline.
+            SandboxFailure: there was no answer before the deadline.
         """
         busy: SandboxBusy | None = None
         try:
@@ -128,7 +131,7 @@ class Transport:
             raise self.failure(f"no answer within {self._patience_s + wait_s:g} s") from None
 
     async def connection(self) -> Connection:
-        """The connection that carries sessions. It is opened again if it was lost.
+        """The open connection for sessions. Opens a connection if there is none or it was lost.
 
         Raises:
             ConnectionLost: the server cannot be reached.
@@ -161,11 +164,11 @@ class Transport:
     async def ask(
         self, connection: Connection, message: wire.Data, wait_s: float = 0.0
     ) -> wire.Data:
-        """The answer to a message about a session, which is repeated while the server is full.
+        """Send a message about a session, repeatedly while the server is full. Returns the answer.
 
         Raises:
             ConnectionLost: the connection has ended.
-            SandboxFailure: no answer in time, or the server's sandbox failed.
+            SandboxFailure: there was no answer in time, or the server's sandbox failed.
             SessionOver: the session or snapshot has ended.
         """
         owned = {**message, "owner": self.owner}
@@ -179,10 +182,11 @@ class Transport:
         return await self.retry_while_busy(attempt, wait_s)
 
     async def post(self, path: str, message: wire.Data, wait_s: float) -> wire.Data:
-        """The answer to a request, which is retried once after a lost connection.
+        """Send a request and return the answer. Retries once after a lost connection.
 
         Raises:
-            SandboxFailure: no answer in time, two lost connections, or a failed server.
+            SandboxFailure: there was no answer in time, the connection was lost twice, or the
+                server failed.
         """
         http, body, owner = self.http, wire.pack(message), self.owner
         lost = False

@@ -1,4 +1,4 @@
-"""Messages between client and server: JSON of the sandbox's strict codec, and errors."""
+"""Encodes and decodes the messages and errors between client and server, as JSON."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from tools.sandbox.limits import Limits
 from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
 
 VERSION = 1
-"""Version of the messages. Client and server must have the same."""
+"""Version of the messages. Client and server must have the same version."""
 MAX_BODY = 64 << 20
-"""Maximum number of bytes of a request."""
+"""Maximum number of bytes of a request's body."""
 MAX_VALUES = 300_000
 """Maximum number of values in a message, including nested ones."""
 OWNER = "Turnwise-Owner"
-"""Header with the owner of a request."""
+"""Name of the HTTP header with the owner of a request."""
 TOKEN_VARIABLE = "TURNWISE_SANDBOX_TOKEN"
 _ENVELOPE = 8
-"""Levels of nesting that a message adds to the values in it."""
+"""Number of nesting levels that a message adds around the values in it."""
 _VALUES_KEPT = 64 << 20
 """Maximum number of bytes of returned values in one verdict."""
 _QUOTES_KEPT = 2 * MAX_VALUES
-"""Maximum number of quotation marks in one verdict's values, half of what clients accept."""
+"""Maximum number of quotation marks in one verdict's values: half of the number that clients
+accept."""
 
 Data = dict[str, Any]
-"""A message: builtin data by name."""
+"""A message: builtin data by field name."""
 
 
 class WireError(ValueError):
-    """Raised for a message that this version does not understand."""
+    """Raised for a message that this version of the messages does not allow."""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
@@ -48,7 +49,7 @@ def pack(message: Mapping[str, Any]) -> bytes:
 
 
 def unpack(body: bytes, most: int = MAX_VALUES) -> Data:
-    """The message in ``body``.
+    """Decode the message in ``body``.
 
     Args:
         body: the received bytes.
@@ -73,7 +74,7 @@ def fields_of(record: Any) -> Data:
 
 
 def read_limits(data: Any) -> Limits:
-    """The limits that ``fields_of`` wrote.
+    """Decode limits that ``fields_of`` wrote.
 
     Raises:
         WireError: the data has wrong fields.
@@ -86,11 +87,11 @@ def read_limits(data: Any) -> Limits:
 
 
 def read_requested_limits(data: Any) -> Limits:
-    """The limits of a request to a server.
+    """Decode the limits of a request to a server.
 
     Raises:
         WireError: as ``read_limits``.
-        ValueError: as ``read_limits``, or a server does not hold so long a result.
+        ValueError: as ``read_limits``, or the limits allow a larger result than a server can hold.
     """
     limits = read_limits(data)
     for name, kb in (("output_kb", 2 * limits.output_kb), ("returned_kb", limits.returned_kb)):
@@ -103,7 +104,7 @@ def read_requested_limits(data: Any) -> Limits:
 
 
 def read_files(data: dict[Any, Any]) -> dict[str, str | bytes]:
-    """Contents of files by path.
+    """Decode the contents of files, by path.
 
     Raises:
         WireError: a path is not text, or a content is not text or bytes.
@@ -115,7 +116,7 @@ def read_files(data: dict[Any, Any]) -> dict[str, str | bytes]:
 
 
 def read_patterns(data: list[Any]) -> list[str]:
-    """Patterns of files to return.
+    """Decode the patterns of files to return.
 
     Raises:
         WireError: a pattern is not text.
@@ -135,7 +136,7 @@ def write_tests(tests: Sequence[Test]) -> list[Data]:
 
 
 def read_tests(data: list[Any]) -> list[Test]:
-    """The tests that ``write_tests`` wrote.
+    """Decode tests that ``write_tests`` wrote.
 
     Raises:
         WireError: an item is not a test.
@@ -169,17 +170,17 @@ def read_tests(data: list[Any]) -> list[Test]:
 
 
 def read_run(data: Data) -> RunResult:
-    """The result that ``fields_of`` wrote."""
+    """Decode the result of a run that ``fields_of`` wrote."""
     return RunResult(**{**data, "status": Status(data["status"])})
 
 
 def read_call(data: Data) -> CallResult:
-    """The result of a session call that ``fields_of`` wrote."""
+    """Decode the result of a session call that ``fields_of`` wrote."""
     return CallResult(**{**data, "status": Status(data["status"])})
 
 
 def write_verdict(verdict: Verdict) -> Data:
-    """A verdict as data. Values that are too large are dropped, but not their outcomes."""
+    """A verdict as data. Values that are too large are left out, but their outcomes are kept."""
     outcomes, left, quotes_left = [], _VALUES_KEPT, _QUOTES_KEPT
     for outcome in verdict.outcomes:
         data = fields_of(outcome)
@@ -192,7 +193,7 @@ def write_verdict(verdict: Verdict) -> Data:
 
 
 def read_verdict(data: Data) -> Verdict:
-    """The verdict that ``write_verdict`` wrote."""
+    """Decode a verdict that ``write_verdict`` wrote."""
     outcomes = tuple(
         Outcome(**{**outcome, "kind": OutcomeKind(outcome["kind"])}) for outcome in data["outcomes"]
     )
@@ -224,7 +225,7 @@ def write_error(error: Exception) -> tuple[int, Data]:
 
 
 def read_error(data: Data) -> Exception:
-    """The error that ``write_error`` wrote."""
+    """Decode an error that ``write_error`` wrote."""
     for kind in _ERRORS:
         if kind.name == data.get("error"):
             if issubclass(kind.raised, SandboxFailure):

@@ -1,8 +1,9 @@
-"""The bridge: a process beside the host that owns one container.
+"""The bridge: a separate process on the host's machine that owns one container.
 
-The bridge makes the container and gives its zygote the control socket, or carries the jobs. When
-the host closes the control socket or dies, the bridge closes its connection, which ends the
-container. When the container ends, so does the bridge.
+The bridge makes the container. It passes the control socket to the container's zygote or, if that
+is impossible, forwards the jobs through a tunnel. When the host closes the control socket or dies,
+the bridge closes its connection, which ends the container. When the container ends, so does the
+bridge.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from tools.sandbox.inside import kernel, relay
 from tools.sandbox.inside.tunnel import Tunnel
 
 _START_S = 15.0
-"""Seconds for a created container to start."""
+"""Maximum seconds from a container's creation to its start."""
 _REMOVAL_S = 5.0
-"""Seconds within which a container must end after its input is closed. Then it is killed."""
+"""Seconds within which a container must end after its input is closed. Otherwise it is killed."""
 _FRAME = struct.Struct("!BxxxI")  # the engine's framing: stream, length
 _STANDARD_OUTPUT = 1
 _BAD_REQUEST = 400
@@ -50,15 +51,16 @@ class Task:
     parent_pid: int
     control_fd: int
     bundle_fd: int
-    """File with the source that runs inside, as made by ``bundle.document``."""
+    """Descriptor of a file with the source that runs in the container, as made by
+    ``bundle.document``."""
     token: str
-    """Secret that the container's process sends to get the control socket."""
+    """Secret that the container's process must send to get the control socket."""
     python: Interpreter
     spec: container.Spec
 
 
 def encode(task: Task) -> str:
-    """``task`` as an argument of the command line."""
+    """``task`` as text, for the bridge's command line."""
     return json.dumps(asdict(task))
 
 
@@ -138,11 +140,11 @@ def _create(client: Any, task: Task) -> tuple[str, ControlSocketServer]:
 def _pass_control(
     stream: socket.socket, server: ControlSocketServer, decoder: _Decoder, control_fd: int
 ) -> tuple[socket.socket, bytes]:
-    """Pass the control socket to the container, or find out that the tunnel must carry the jobs.
+    """Pass the control socket to the container. If that is impossible, the tunnel carries the jobs.
 
     Returns:
-        The control socket for the tunnel, which is a silent one if the host's own was passed; and
-        the output of the container so far.
+        The control socket for the tunnel, and the container's output so far. If the host's control
+            socket was passed, the tunnel gets a socket on which no data arrives.
     """
     deadline = time.monotonic() + _START_S
     poller = select.poll()
@@ -170,10 +172,10 @@ def _pass_control(
 
 
 def _start(client: Any, made: str, task: Task) -> socket.socket:
-    """Start the container and send its bundle; return a connection to its standard streams.
+    """Start the container, send its bundle, and return a connection to its standard streams.
 
     Raises:
-        SandboxUnavailable: the container did not start in time. Some runtimes then hang forever.
+        SandboxUnavailable: the container did not start in time. Some runtimes hang forever.
     """
     import requests
 
@@ -210,13 +212,16 @@ def _wait_until_removed(client: Any, made: str) -> None:
 
 
 class _Decoder:
-    """Removes the engine's framing, and copies the container's standard error to this process's."""
+    """Removes the engine's framing from a container's output.
+
+    The container's standard error is copied to this process's standard error.
+    """
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """The standard output in the frames that ``data`` completes."""
+        """The standard output in the frames that are complete after ``data`` arrived."""
         self._received += data
         output = bytearray()
         at = 0

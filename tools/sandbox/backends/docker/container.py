@@ -1,4 +1,4 @@
-"""Creates hardened containers, labels them with their owner, and removes those of dead owners."""
+"""Creates hardened containers, labels them with their owners, and removes those of dead owners."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tools.sandbox.backends.docker import control_socket, profile
 OWNER_LABEL = "turnwise.sandbox.owner"
 """Label of every container; its value identifies the creating process."""
 _REMOVAL_S = 3
-"""Seconds that the engine may take to remove a container."""
+"""Maximum seconds that the engine takes to remove a container."""
 _OUT_OF_MEMORY_SCORE = 500
-"""Out-of-memory score with which the kernel kills these processes before the trainer."""
+"""Out-of-memory score of a container's processes. The kernel kills them before the trainer."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Spec:
     command: tuple[str, ...]
     user_id: int
     memory_mb: int
-    """Limit for everything in the container, including kernel memory."""
+    """Memory limit in MiB for everything in the container, including kernel memory."""
     tasks: int
-    """Limit of processes and threads in the container."""
+    """Maximum number of processes and threads in the container."""
     runtime: str | None
-    """Name of the runtime, or None for the engine's default."""
+    """Name of the container runtime, or None for the engine's default."""
 
 
 def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None = None) -> str:
@@ -95,12 +95,12 @@ def create(client: Any, image: str, spec: Spec, owner: str, folder: Path | None 
 
 
 def owner(pid: int) -> str:
-    """Identifier of process ``pid`` that is unique, also among processes of other boots."""
+    """Identifier of process ``pid``. It is unique, even among the processes of earlier boots."""
     return json.dumps({"boot": _boot(), "pids": _pid_namespace(), "pid": pid, "since": _since(pid)})
 
 
 def is_gone(name: str) -> bool:
-    """Whether the owner with that identifier has ended. False if this cannot be known here."""
+    """Whether the owner with that identifier has ended. False if this process cannot know."""
     try:
         who = json.loads(name)
         boot, pids, pid, since = who["boot"], who["pids"], int(who["pid"]), who["since"]
@@ -112,7 +112,7 @@ def is_gone(name: str) -> bool:
 
 
 def sweep(client: Any) -> int:
-    """Remove the containers of dead trainers that never started or that the engine kept.
+    """Remove containers of dead owners: those that never started, and those that the engine kept.
 
     Returns:
         Number of removed containers.
@@ -145,7 +145,7 @@ def _pid_namespace() -> int:
 
 
 def _since(pid: int) -> str:
-    """Start of process ``pid`` in ticks since the boot, or "" if there is no such process."""
+    """Start time of process ``pid``, in ticks since the boot, or "" if there is no such process."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,9 +1,9 @@
-"""Passes the host's control socket into a container, so that jobs go there directly.
+"""Passes the host's control socket into a container, so that jobs reach the zygote directly.
 
 A container can receive a descriptor only over a unix socket in a folder that both sides see. The
 folder is emptied and removed as soon as the control socket is passed. Some engines cannot show the
-folder, such as gVisor or an engine outside the host's own container. In that case the tunnel
-carries the jobs.
+folder to the container, such as gVisor or an engine outside the host's own container. In that case
+``tools.sandbox.inside.tunnel`` carries the jobs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from tools.sandbox.backends import scratch
 
 FOLDER = "/handover"
-"""Path of the folder in the container."""
+"""Path of the shared folder in the container."""
 SOCKET_PATH = f"{FOLDER}/host"
 _PREFIX = "turnwise-handover-"
-"""Start of the folder's name. The process id of its owner follows."""
+"""Prefix of the folder's name on the host. The owner's process id follows."""
 _PATIENCE_S = 2.0
 
 
@@ -29,7 +29,7 @@ class ControlSocketServer:
     """The host's side: a socket in a shared folder that gives one process the control socket.
 
     Args:
-        token: secret that the process must send. The process gets it in its configuration.
+        token: secret that the process must send. The zygote's ``Config`` holds it.
     """
 
     def __init__(self, token: str) -> None:
@@ -47,7 +47,7 @@ class ControlSocketServer:
         self._listener.listen()
 
     def fileno(self) -> int:
-        """Descriptor that is readable when a process connects."""
+        """Descriptor that becomes readable when a process connects."""
         return self._listener.fileno()
 
     def pass_descriptor(self, fd: int) -> None:

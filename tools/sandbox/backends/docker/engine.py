@@ -10,19 +10,20 @@ from tools.sandbox.errors import SandboxUnavailable
 
 _DEFAULT = "unix:///var/run/docker.sock"
 _PROBE_S = 2
-"""Seconds to wait for the engine's first answer. The choice of a backend waits for it."""
+"""Maximum seconds to wait for the engine's first answer. Short, because the choice of a backend
+waits for this answer."""
 _CALL_S = 20
-"""Seconds to wait for each later answer."""
+"""Maximum seconds to wait for each later answer."""
 _START_IT = "start it (`systemctl start docker`) or set DOCKER_HOST"
 _SYSTEMD = Path("/run/systemd/system")
 _PID_FILE = Path("/run/docker.pid")
 
 
 def check_present() -> None:
-    """Check for an engine without connecting to it, which could start it.
+    """Check that an engine runs, without connecting: a connection could start the engine.
 
     Raises:
-        SandboxUnavailable: no engine runs, or this user may not use it.
+        SandboxUnavailable: no engine runs, or this user is not allowed to use it.
     """
     url = _url()
     if not url.startswith("unix://"):
@@ -44,7 +45,7 @@ def check_present() -> None:
 
 
 def connect() -> Any:
-    """A ``docker.APIClient`` of the engine, which has answered.
+    """Connect to the engine. Returns a ``docker.APIClient``, after the engine has answered.
 
     Raises:
         SandboxUnavailable: the engine does not answer within 2 s, or cannot limit memory.

@@ -1,7 +1,7 @@
 """Builds the image of a sandbox on this machine and imports it into the engine.
 
-The image holds this machine's interpreter, its standard library, the libraries that both load, a
-shell and a few commands. No registry is used.
+The image holds this machine's Python interpreter, its standard library, the shared libraries that
+both load, a shell and a few commands. Nothing is downloaded from a registry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tools.sandbox.errors import SandboxUnavailable
 
 REPOSITORY = "turnwise-sandbox"
 _LAYOUT = 2
-"""Version of the image's content. Increment it with each change, so that no older image is used."""
+"""Version of the image's content. Increment it with each change of the content, so that no older
+image is used."""
 _PYTHON_LABEL = "turnwise.sandbox.python"
 
 # Commands for programs; their libraries are packed too.
@@ -44,7 +45,7 @@ _LIBRARY_PATH = "import json,sys;print(json.dumps(sys.path))"
 
 
 def ensure(client: Any, python: Interpreter) -> str:
-    """The id of the image for ``python``; builds the image if the engine does not have it.
+    """The id of the image for ``python``. Builds the image if the engine does not have it.
 
     Args:
         client: a ``docker.APIClient``.
@@ -72,7 +73,10 @@ def ensure(client: Any, python: Interpreter) -> str:
 
 
 def pack(python: Interpreter, file: BinaryIO) -> None:
-    """Write the image's file system, with this machine's paths, as a tar archive."""
+    """Write the image's file system as a tar archive.
+
+    Paths in the image are those of this machine.
+    """
     with tarfile.open(fileobj=file, mode="w|") as archive:
         packed: set[str] = set()
         for folder in _EMPTY_FOLDERS:
@@ -85,7 +89,7 @@ def pack(python: Interpreter, file: BinaryIO) -> None:
 
 
 def _fingerprint(python: Interpreter) -> str:
-    """Hash that changes with the interpreter and with the installed libraries."""
+    """A hash that changes when the interpreter or the installed libraries change."""
     marks = [_LAYOUT, python.path, python.prefix]
     for path in (python.path, *_SINGLE):
         if Path(path).exists():

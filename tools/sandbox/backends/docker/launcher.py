@@ -14,15 +14,19 @@ from tools.sandbox.inside.config import Config
 from tools.sandbox.limits import Limits
 
 _USER_IDS = (20_000, 40_000)
-"""First user id for containers and number of ids. Every engine maps these ids."""
+"""First user id for containers, and number of user ids. Every engine maps these ids."""
 _MEMORY_SHARE = 0.75
-"""Share of this machine's memory for one container, which may have many sessions."""
+"""Fraction of this machine's memory that one container, with all its sessions, can use."""
 _MAX_RUNS = 512
-"""Number of runs and sessions, each at its limit, for which the container's task limit suffices."""
+"""Number of runs and sessions for which the container's task limit suffices, even if each of them
+uses its own full limit."""
 
 
 class DockerLauncher:
-    """Starts zygotes in containers. Each run has its own namespaces, as with ``bwrap``."""
+    """Starts zygotes in containers.
+
+    In a container, each run has its own namespaces, as in ``bwrap``.
+    """
 
     isolation: str = "namespaces"
     enforced_by = "rlimit+watchdog per run, cgroup in total"
@@ -87,7 +91,10 @@ class DockerLauncher:
         """See ``Launcher``."""
 
     def cleared(self, pid: int) -> bool:
-        """See ``Launcher``: nothing is left, because files were in the container's memory."""
+        """See ``Launcher``.
+
+        Nothing is left behind, because all files were in the container's memory.
+        """
         return True
 
 

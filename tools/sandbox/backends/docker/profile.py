@@ -1,11 +1,11 @@
 """The system-call filter of the container.
 
-It applies to every process in the container, including the trusted ones; a program has the filter
-of ``tools.sandbox.backends.seccomp`` in addition.
+The filter applies to every process in the container, including the trusted ones. A program
+additionally has the filter of ``tools.sandbox.backends.seccomp``.
 
 Docker's own profile forbids the calls that give each run its own namespaces (clone into a user
 namespace, mount). This profile allows them and forbids all other calls that a program must not
-make, so that a fault in the inner filter's installation would not expose the kernel.
+make, so that the kernel stays protected even if the program's filter is not installed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DENIED = (
 
 
 def seccomp() -> str:
-    """The profile in the engine's JSON format. An i386 system call kills its process."""
+    """The profile as JSON for the engine. A process that makes an i386 system call is killed."""
     return json.dumps(
         {
             "defaultAction": "SCMP_ACT_ALLOW",

@@ -1,1 +1,1 @@
-"""The confined process: runs a program, a submission, test code or a session."""
+"""The confined process, which runs a program, a submission, test code or a session."""

@@ -1,7 +1,8 @@
-"""The tests' side of a grade: runs test code in which the candidate's functions are stubs.
+"""The test process of a grade: runs test code in which the candidate's functions are stubs.
 
-No line of the candidate runs in this process. A stub sends its call to the host, which calls the
-candidate's process; only builtin data comes back, so the outcome can be trusted.
+No line of the candidate (the submission) runs in this process. A stub sends its call to the host,
+which forwards the call to the candidate's process. Only builtin data comes back, so the outcome can
+be trusted.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from tools.sandbox.inside import codec
 from tools.sandbox.inside.program import calls, loader
 
 _NOT_RAISED_AGAIN = (StopIteration, StopAsyncIteration)
-"""Exceptions that would silently end an iteration of the test, and skip the rest of its checks."""
+"""Exceptions of the candidate that could silently end a loop in the test code and skip later
+checks."""
 
 
 class CandidateError(Exception):
-    """Raised if the candidate raised an exception without a builtin equivalent."""
+    """Raised in test code in place of a candidate's exception that cannot be raised again here."""
 
 
 def serve(channel: socket.socket) -> None:
-    """Answer test messages until the other end closes."""
+    """Run the test code of each message and answer with the outcome, until the channel closes."""
     while True:
         try:
             _, number, setup, code, entry_point = codec.receive_message(channel)
@@ -85,7 +87,7 @@ def _as_raised(name: str, message: str) -> Exception:
 
 
 def _free_names(code: str) -> set[str]:
-    """Names that the code reads, and that are neither bound in it nor builtins."""
+    """Names that the code reads, except builtins and names that the code itself binds."""
     read: set[str] = set()
     bound: set[str] = set(dir(builtins))
     for node in ast.walk(ast.parse(code)):

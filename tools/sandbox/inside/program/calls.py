@@ -1,7 +1,7 @@
-"""The candidate's side of a grade: loads a submission and answers calls to it, one at a time.
+"""The candidate's process of a grade: loads a submission and answers calls to it, one at a time.
 
-This process holds no expected value and decides nothing; it only sends the submission's answers. A
-submission that writes to the channel itself only gives another answer.
+This process holds no expected value and decides nothing; it only sends the submission's answers. If
+a submission writes to the channel itself, the host treats this like any other answer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tools.sandbox.inside.program import loader
 
 _MODULE = "solution"
 _MAX_TEXT = 1000
-"""Maximum number of characters of an error message that are sent."""
+"""Maximum number of characters of an error message to send."""
 
 
 def serve(channel: socket.socket, source: str) -> NoReturn:
-    """Load ``source``, report, then answer call messages until the other end closes."""
+    """Load ``source``, report whether it loaded, and answer calls until the channel closes."""
     try:
         module = loader.load(source, _MODULE)
     except BaseException as error:

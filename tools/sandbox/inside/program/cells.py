@@ -1,6 +1,7 @@
 """The interpreter of a session: runs cells of code in one namespace, as a notebook does.
 
-It runs in the program's process, so its messages are not trusted: they are only shown.
+The interpreter runs in the program's process. Its messages are therefore not trusted: they are only
+shown.
 """
 
 # Plain os calls, which are fast and take modes.
@@ -30,10 +31,11 @@ from typing import Any, NoReturn
 from tools.sandbox.inside import frames, kernel
 
 LINK_FD = 120
-"""Descriptor of the socket to the supervisor: high, because programs may count descriptors."""
+"""Descriptor of the socket to the supervisor. It is high, because a program can rely on low
+numbers."""
 _CHUNK = 1 << 20
 _KEPT_CELLS = 500
-"""Number of most recent cells whose lines tracebacks can show."""
+"""Number of most recent cells whose source lines tracebacks can show."""
 _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
@@ -45,13 +47,14 @@ def folder_of(base: str, branch: int) -> str:
 
 
 class Interpreter:
-    """One namespace, its history of cells, and the socket on which code arrives.
+    """Runs the cells that arrive on a socket, in one namespace.
 
     Args:
         link: socket to the supervisor.
         folder: the working directory.
-        cap: maximum characters of a value or traceback that are sent.
-        own_group: whether a copy creates its process group itself; else the supervisor does.
+        cap: maximum number of characters of a value or traceback to send.
+        own_group: whether a copy creates its own process group. If False, the supervisor creates
+            it.
     """
 
     def __init__(self, link: socket.socket, folder: str, cap: int, *, own_group: bool) -> None:
@@ -64,7 +67,8 @@ class Interpreter:
         self._pid = os.getpid()
         self._running = False
         self._interrupts = 0
-        """Number of handled interrupts. A handler of the program may have handled others."""
+        """Number of interrupts that this object's handler handled. A handler that the program
+        installed can have handled further ones."""
         self._futures = 0
         self._count = 0
         self._names: collections.deque[str] = collections.deque()
@@ -75,7 +79,7 @@ class Interpreter:
         self._handler = self._interrupt  # bound once, so that ``is`` recognises it
 
     def serve(self) -> NoReturn:
-        """Answer until the process is killed."""
+        """Run cells and make copies, as requested, until the process is killed."""
         self._send(frames.READY, "")
         while True:
             operation, body, fds = self._receive()
@@ -166,7 +170,7 @@ class Interpreter:
             linecache.cache.pop(self._names.popleft(), None)
 
     def _format(self, error: BaseException) -> str:
-        """The traceback as text, starting at the first frame of a cell."""
+        """The exception's traceback as text, starting at the first frame of a cell."""
         try:
             self._trim(error)
             return "".join(traceback.format_exception(error)).rstrip("\n")
@@ -174,7 +178,7 @@ class Interpreter:
             return type(error).__name__
 
     def _trim(self, error: BaseException) -> None:
-        """Remove this file's frames from the traceback, and from those of its causes."""
+        """Remove this file's frames from the tracebacks of an exception and of its causes."""
         seen: set[int] = set()
         pending: list[BaseException | None] = [error]
         while pending:
@@ -194,7 +198,7 @@ class Interpreter:
                 trace = trace.tb_next
 
     def _exit_process(self, code: int, message: str = "") -> NoReturn:
-        """End a process that a cell forked, as at the end of a script."""
+        """End a process that a cell forked, in the same way as a script ends."""
         if message:
             sys.stderr.write(message + "\n")
         self._flush()
@@ -208,7 +212,10 @@ class Interpreter:
             open_streams()
 
     def _fork(self, branch: int, fds: list[int]) -> None:
-        """Copy this process. The copy also returns from here, and serves the socket in ``fds``."""
+        """Copy this process.
+
+        The copy also returns from this method, and serves the socket in ``fds``.
+        """
         state = random.getstate()
         refusal = ""
         try:
@@ -316,7 +323,7 @@ _OWN_FILE = _INTERRUPT_CODE.co_filename
 
 
 def open_streams() -> None:
-    """Make standard output and error line-buffered, as on a terminal."""
+    """Make standard output and standard error line-buffered, as on a terminal."""
     for fd, name, errors in ((1, "stdout", "surrogateescape"), (2, "stderr", "backslashreplace")):
         stream = open(  # noqa: SIM115
             fd, "w", encoding="utf-8", errors=errors, closefd=False, buffering=1

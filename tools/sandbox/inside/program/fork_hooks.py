@@ -1,7 +1,8 @@
 """Defers the fork hooks of preloaded modules until a program starts.
 
 Each run takes two forks, and the hook of ``random`` alone would create a new generator state in
-each. The program's process instead does the necessary work once, and then registers the hooks.
+each. Instead, the program's process does the hooks' necessary work once, and then registers the
+hooks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _held: list[dict[str, Callable[[], object]]] = []
 
 
 def hold(hooks: list[dict[str, Callable[[], object]]]) -> None:
-    """Keep the arguments of deferred calls of ``os.register_at_fork``."""
+    """Store the arguments of deferred calls of ``os.register_at_fork`` for ``release``."""
     _held.extend(hooks)
 
 

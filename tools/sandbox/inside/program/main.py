@@ -1,4 +1,4 @@
-"""The program's process: confines itself, waits for a job and runs it."""
+"""The program's process: confines itself, waits for a job and runs the job."""
 
 # Each module, function and object that is used after a fork costs time in every run. Therefore this
 # module uses plain os calls, and the C modules below ``signal`` and ``socket``.
@@ -31,10 +31,10 @@ READY = b"R"
 _NICE = 5
 _STACK_MB = 8
 _PENDING_SIGNALS = 256
-"""Limit of queued signals and timers, which take kernel memory."""
+"""Maximum number of queued signals and timers, because these take kernel memory."""
 _CORE = 1
-"""Limit of a core dump in bytes. Only with this value does the kernel start no core-dump helper,
-which would run outside, as root; with 0 it starts the helper."""
+"""Limit of a core dump in bytes. With 0, the kernel starts the core-dump helper, which runs outside
+of the sandbox as root. With 1, the kernel does not start it."""
 _MAX_DESCRIPTORS = 128
 _ADDRESS_SPACE_SLACK_MB = 512
 """Address space above the memory limit, in MiB, for mappings that use little memory, such as
@@ -57,7 +57,7 @@ def main(
         task_limit: RLIMIT_NPROC for ``config.processes``.
         filter_: system-call filter.
         link: socket to the supervisor.
-        stdio: descriptors that become 0, 1 and 2.
+        stdio: descriptors that become the descriptors 0, 1 and 2.
     """
     try:
         for target, fd in enumerate((*stdio, link.detach())):
@@ -138,7 +138,7 @@ def _path_rules(config: Config, workdir: WorkDir) -> list[tuple[str, int]]:
 
 
 def _set_limit(limit: int, value: int, hard: int | None = None) -> None:
-    """Set a soft and a hard limit, never above the current hard limit."""
+    """Set a soft and a hard resource limit, both at most the current hard limit."""
     ceiling = resource.getrlimit(limit)[1]
     wanted = value if hard is None else hard
     if ceiling != resource.RLIM_INFINITY:
@@ -147,7 +147,7 @@ def _set_limit(limit: int, value: int, hard: int | None = None) -> None:
 
 
 def _receive(link: _socket.socket) -> tuple[dict[str, Any], list[bytes], int]:
-    """The job: its header, its source and files, and the descriptor of its channel or -1."""
+    """Receive the job. Returns its header, source and files, and its channel's descriptor or -1."""
     prefix, fds = fd_passing.receive(link, 4, 1)
     if not prefix:
         raise EOFError
@@ -166,7 +166,7 @@ def _apply_limits(request: dict[str, Any], config: Config, task_limit: int) -> N
 
 
 def prepare() -> None:
-    """Prepare this process as far as all programs forked from it are equal."""
+    """Do that part of the preparation that is the same for all programs forked from here."""
     os.environ.clear()
     os.environ.update(
         PATH="/usr/local/bin:/usr/bin:/bin",
@@ -200,7 +200,10 @@ def prepare() -> None:
 
 
 def _open_streams() -> None:
-    """Open the standard streams while they are pipes, whose properties the streams then keep."""
+    """Open the standard streams while the descriptors are pipes.
+
+    The streams keep pipes' properties.
+    """
     own = [os.dup(fd) for fd in range(3)]
     reader, writer = os.pipe()
     for fd, end in enumerate((reader, writer, writer)):
@@ -225,7 +228,7 @@ def _text(fd: int, mode: str, errors: str) -> TextIO:
 
 
 def _finish_setup(folder: str) -> None:
-    """The part of ``prepare`` that differs between runs."""
+    """Do that part of the preparation that differs between runs."""
     if folder != PRIVATE_FOLDER:
         os.environ["HOME"] = os.environ["TMPDIR"] = folder
         sys.path[0] = folder

@@ -1,8 +1,8 @@
 """Makes ``os.setsid`` and ``subprocess`` create process groups instead of Unix sessions.
 
 The filter denies ``setsid``: the scheduler (autogroup) may give each Unix session an equal share,
-so that a run of ten sessions would get ten shares. Programs use sessions to signal a child and its
-children together, for which a process group suffices.
+so that a run of ten sessions would get ten shares. Programs use Unix sessions to signal a child
+together with its children. A process group suffices for that.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import os
 from typing import Any
 
 _NEW_SESSION, _GROUP = 15, 16
-"""Positions of ``start_new_session`` and ``process_group`` in the arguments of ``fork_exec``."""
+"""Indices of ``start_new_session`` and ``process_group`` among the arguments of ``fork_exec``."""
 _fork_exec = _posixsubprocess.fork_exec
 make_session = os.setsid
-"""The system call, for a process that does not have the filter yet."""
+"""The real ``os.setsid``, for a process that does not have the system-call filter yet."""
 
 
 def replace_sessions() -> None:
-    """Make ``os.setsid`` and ``subprocess`` create process groups, here and in forks."""
+    """Make ``os.setsid`` and ``subprocess`` create process groups, here and in forked processes."""
     os.setsid = _setsid
     _posixsubprocess.fork_exec = _fork_exec_in_group
 

@@ -1,4 +1,4 @@
-"""One interpreter of a session, as its supervisor sees it: process, messages, output, usage."""
+"""One interpreter of a session, as the supervisor sees it: process, messages, output and usage."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tools.sandbox.inside.supervisor import process_tree, watchdog
 from tools.sandbox.inside.supervisor.processes import Child, Stream, processor_s
 
 _SLACK = 1 << 12
-"""Number of bytes by which a refusal's text may exceed the cap."""
+"""Number of bytes by which the text of a refusal can exceed the limit of a message's text."""
 _CREDENTIALS = struct.Struct("3i")
 _REACTION_S = 0.1
-"""Processor seconds within which a process can react to an interrupt."""
+"""Processor seconds that a process gets to react to an interrupt."""
 _PATIENCE_S = 5.0
-"""Longest wait, in seconds, for a process that does not get this processor time."""
+"""Maximum seconds to wait for a process that does not get ``_REACTION_S`` of processor time."""
 STARTING, IDLE, CALLING, FORKING = "starting", "idle", "calling", "forking"
 _ALL_SENT = memoryview(b"")
 _UNREAD = "the program answered calls in place of the interpreter"
@@ -37,37 +37,39 @@ class Branch:
     """One interpreter of a session: the first one or a copy."""
 
     number: int
-    """0 for the first interpreter. The host numbers the copies."""
+    """Number of the branch: 0 for the first interpreter. The host numbers the copies."""
     child: Child
-    """The process. Its ``pid`` is 0 until the process has reported."""
+    """The interpreter's process. Its ``pid`` is 0 until the process has sent its first message."""
     since: float
-    """Time at which the current state began."""
+    """Monotonic time at which the current state began."""
     deadline: float
-    """Time at which the current state must have ended."""
+    """Monotonic time at which the current state must have ended."""
     state: str = STARTING
     interrupted: bool = False
     interrupted_at: tuple[float, float] = (0.0, 0.0)
-    """Time of the last interrupt, and the processor time of the process then, in seconds."""
+    """Monotonic time of the last interrupt, and processor seconds that the process had used by
+    then."""
     interrupts: int = 0
     """Number of interrupts sent so far."""
     stopped: bool = False
     """Whether the branch's processes are stopped, as they are between calls."""
     checked: float = 0.0
-    """Time of the last check that the processes are stopped."""
+    """Monotonic time of the last check that the processes are stopped."""
     wakeups: int = 0
-    """Number of times that a process resumed since the last call."""
+    """Number of checks since the last call that found resumed processes."""
     progress: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Progress of the threads that had not yet stopped at the last stop signal."""
+    """Progress (``usage.progress``) of the threads that had not yet stopped after the last stop
+    signal."""
     guard: watchdog.Watchdog | None = None
     copy: Branch | None = None
     """In the state FORKING: the copy that is being made."""
     announced: bool = False
     """Whether the host knows that this branch has started."""
     refused: str = ""
-    """Reason why this branch did not start; empty if it did."""
+    """Reason why this branch did not start; empty if the branch started."""
     received: bytearray = field(default_factory=bytearray)
     unsent: memoryview = _ALL_SENT
-    """Rest of the last frame that the interpreter's socket has not taken."""
+    """The rest of the last frame that the interpreter's socket has not taken yet."""
 
     def descriptors(self) -> list[int]:
         """The descriptors that the supervisor polls."""
@@ -84,17 +86,20 @@ class Branch:
 
     @property
     def reason(self) -> str:
-        """A description of the limit that the branch exceeds."""
+        """Description of the limit that the branch exceeds, or ""."""
         return self.guard.reason if self.guard else ""
 
     def members(self) -> list[int]:
-        """The branch's process and its descendants."""
+        """Ids of the branch's process and its descendants.
+
+        Empty if the process is unknown or dead.
+        """
         pid = self.child.pid
         living = pid and self.child.status is None
         return [pid, *process_tree.descendants(pid)] if living else []
 
     def begin(self, state: str, now: float, deadline: float) -> None:
-        """Enter a state."""
+        """Enter ``state`` at the time ``now``. The state must end at ``deadline``."""
         self.state, self.since, self.deadline = state, now, deadline
         self.interrupted = False
 
@@ -112,9 +117,9 @@ class Branch:
             os.killpg(self.child.pid, signal.SIGINT)
 
     def waits_for_processor(self, now: float) -> bool:
-        """Whether a process that was interrupted may not have had the time to react.
+        """Whether the interrupted process has had too little processor time to react so far.
 
-        On a busy machine, or on one that was suspended, a process may get no processor for a
+        On a busy machine, or on one that was suspended, a process can get no processor for a
         second.
         """
         then, computed_s = self.interrupted_at
@@ -131,8 +136,8 @@ class Branch:
         If the interpreter is dying, the frame is dropped.
 
         Raises:
-            MisuseError: the last frame is unread, although it was answered. The interpreter reads a
-                frame before it answers, so the program sent the answer.
+            MisuseError: the last frame was answered before it was read. The interpreter reads a
+                frame before it answers, so the program itself sent the answer.
         """
         frame = frames.INNER.pack(operation, len(body)) + body
         if self.unsent:
@@ -159,10 +164,10 @@ class Branch:
             self.unsent = _ALL_SENT
 
     def receive(self, cap: int, others: Collection[int]) -> tuple[int, bytes] | None:
-        """Kind and text of the interpreter's message, or None while it is incomplete.
+        """Receive the interpreter's message: its kind and text, or None while it is incomplete.
 
         Args:
-            cap: maximum bytes of a text.
+            cap: maximum number of bytes of the text.
             others: process ids of the other branches. The first message of any other process
                 identifies the process of this branch.
 
@@ -198,7 +203,7 @@ class Branch:
         return kind, text
 
     def answer(self, kind: int, text: bytes, ready: Container[int]) -> bytes:
-        """The body of the answer to a call, with the output since the last call.
+        """The body of the answer to a call. It has the output since the last call.
 
         Args:
             kind: kind of the text.
@@ -219,7 +224,7 @@ class Branch:
         return b"".join([head, out, err, text])
 
     def _receive_first(self, others: Collection[int]) -> bytes:
-        """The first message of a copy, for which the kernel names the sending process."""
+        """The first message of a copy. For this message, the kernel names the sending process."""
         # No room for descriptors: the kernel closes those that a program may have sent.
         room = socket.CMSG_SPACE(_CREDENTIALS.size)
         data, notes, _, _ = self.child.link.recvmsg(1 << 16, room, socket.MSG_DONTWAIT)
@@ -241,13 +246,13 @@ class Branch:
 
 
 def next_check_s(branches: Iterable[Branch]) -> float:
-    """Seconds until the next check of a branch's limits, or the next tick."""
+    """Seconds until the next check of any branch's limits, at most ``watchdog.MOST_S``."""
     guards = [branch.guard for branch in branches if branch.guard and not branch.stopped]
     return min([watchdog.MOST_S, *(guard.next_check_s for guard in guards)])
 
 
 def first(child: Child, now: float, deadline: float) -> Branch:
-    """The branch of the session's first process, which already has its request."""
+    """Make the branch of the session's first process, which already has its request."""
     os.close(child.stdin)
     child.stdin = -1
     child.link.settimeout(None)
@@ -256,7 +261,7 @@ def first(child: Child, now: float, deadline: float) -> Branch:
 
 
 def copy_of(branch: Branch, number: int, now: float, deadline: float) -> Branch:
-    """Ask ``branch`` to copy itself; the copy's process is unknown until it reports.
+    """Ask ``branch`` to copy itself. Returns the copy, whose process is unknown until it reports.
 
     Raises:
         MisuseError: as ``send``.

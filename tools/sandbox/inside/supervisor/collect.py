@@ -1,7 +1,7 @@
-"""Reads the files that a run returns, after every process of the run is dead.
+"""Reads the files that a run returns, after all processes of the run are dead.
 
-No process can change the files any more. Even so, no link is followed: each path component is
-opened relative to its parent folder, and only plain files with one name are returned.
+No process can change the files any more. This module still follows no link: it opens each path
+component relative to its parent folder, and returns only plain files without further hard links.
 """
 
 # ruff: noqa: PTH123 (a descriptor is opened, not a path)
@@ -15,11 +15,11 @@ import stat
 MAX_RETURNED = 1024
 """Maximum number of files that one run returns."""
 _MAX_DEPTH = 32
-"""Maximum number of nested folders that are entered."""
+"""Maximum nesting depth of folders that are read."""
 _MAX_VISITED = 20_000
-"""Maximum number of folders and entries that are read, whether they match or not."""
+"""Maximum number of folders and entries that are read, including those that match no pattern."""
 _MAX_NOTES = 64
-"""Maximum number of omitted files that are listed."""
+"""Maximum number of omitted files that are listed with a reason."""
 _MAX_SHOWN = 512
 """Maximum number of characters of a listed path."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,10 +33,10 @@ def collect(folder: str, patterns: list[str], cap: int) -> tuple[dict[str, bytes
         folder: working directory of a run whose processes are all dead.
         patterns: relative paths. A component may have wildcards, and ``**`` matches any number of
             folders.
-        cap: maximum bytes of all contents and paths together.
+        cap: maximum number of bytes of all contents and paths together.
 
     Returns:
-        Contents of the files by path, and reasons for omitted matching files by path.
+        The contents of the files, by path; and the reasons for omitting matching files, by path.
     """
     found = _Collection(cap)
     try:
@@ -60,7 +60,7 @@ class _Collection:
         self._num_visited = 0
 
     def explained(self) -> dict[str, str]:
-        """Reasons for omitted files by path. "..." stands for further files."""
+        """Reasons for omitting files, by path. The path "..." stands for all further files."""
         if self._num_visited > _MAX_VISITED:
             return {**self._notes, "...": f"only {_MAX_VISITED} entries were read"}
         if self._unnamed:
@@ -100,7 +100,7 @@ class _Collection:
         return sorted(names)
 
     def _enter(self, folder: int, path: str, name: str, parts: tuple[str, ...], depth: int) -> None:
-        """Descend into a folder. Anything else is skipped."""
+        """Read a folder. Do nothing if the name is not that of a folder."""
         self._num_visited += 1
         if self._num_visited > _MAX_VISITED:
             return

@@ -18,7 +18,7 @@ class GoneError(Exception):
 
 
 class HostLink:
-    """Reads and writes whole frames without waiting. Buffers data that the socket does not take.
+    """Reads and writes frames without waiting. Data that the socket does not take is buffered.
 
     Args:
         stream: socket to the host.
@@ -38,7 +38,7 @@ class HostLink:
         return self._stream.fileno()
 
     def receive(self) -> list[tuple[int, int, bytes]]:
-        """The received frames: operation, branch, body.
+        """The completely received frames, each as operation, branch and body.
 
         Raises:
             GoneError: the host closed the stream.
@@ -64,7 +64,7 @@ class HostLink:
         return found
 
     def send(self, operation: int, number: int, body: bytes) -> None:
-        """Send a frame, now or when the socket is writable.
+        """Send a frame at once or, if the socket takes no data, when it is writable.
 
         Raises:
             GoneError: the host closed the stream.
@@ -83,7 +83,7 @@ class HostLink:
             self._poller.modify(self.fileno(), select.POLLIN)
 
     def finish(self) -> None:
-        """Send the buffered frames and wait until they are sent."""
+        """Wait until all buffered frames are sent."""
         self._stream.settimeout(_FINISH_S)
         self._stream.sendall(self._outbox)
 

@@ -1,4 +1,4 @@
-"""Limits that the kernel applies to a run: tasks, out-of-memory score, share of the processor."""
+"""Sets what the kernel enforces for a run: tasks, out-of-memory score, share of the processor."""
 
 # Plain os calls: once per run.
 # ruff: noqa: PTH116
@@ -13,13 +13,13 @@ from tools.sandbox.inside import kernel, procfs
 from tools.sandbox.inside.config import Config
 
 _NEIGHBOUR_TASKS = 32
-"""Extra tasks for processes that the same user starts elsewhere during the run."""
+"""Number of extra tasks, for processes that the same user starts outside of the run meanwhile."""
 
 
 class OutOfMemoryScore:
-    """Makes the kernel, out of memory, kill programs before their supervisors.
+    """Makes the kernel kill programs before their supervisors if memory runs out.
 
-    The object is made before the run mounts its own /proc, which is read-only.
+    Make the object before the run mounts its own /proc, which is read-only.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class OutOfMemoryScore:
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
-        """Make the kernel kill the processes that are forked in this context first."""
+        """A context: if memory runs out, the kernel first kills the processes forked in it."""
         os.write(self._fd, b"1000")
         yield
         os.write(self._fd, self._own)
@@ -38,18 +38,18 @@ class OutOfMemoryScore:
 
 
 def set_share(proc_fd: int, pid: int, nice: int) -> None:
-    """Set the share of the processor that the Unix session of a process gets, as a niceness.
+    """Set the processor share of a process's Unix session, given as a niceness.
 
     If the scheduler shares the processor among sessions (autogroup), niceness and scheduling
     policies of processes count only within a session.
 
     Args:
-        proc_fd: a /proc that may be written to, of any pid namespace that has the process.
+        proc_fd: descriptor of a writable /proc, of any pid namespace that has the process.
         pid: the process.
         nice: 0 for an equal share, up to 19 for the smallest.
 
     Raises:
-        BlockingIOError: the kernel allows one change in 0.1 s.
+        BlockingIOError: the last change was less than 0.1 s ago.
         OSError: the process has ended, or the kernel has no autogroup.
     """
     pidfd = os.pidfd_open(pid)
@@ -66,7 +66,7 @@ def set_share(proc_fd: int, pid: int, nice: int) -> None:
 
 
 def task_limit(config: Config) -> int:
-    """RLIMIT_NPROC for the run: the number of tasks that the kernel allows its user."""
+    """The value of RLIMIT_NPROC for a run: the number of tasks that its user can have."""
     if config.isolation == "namespaces":
         return config.processes + 1  # the supervisor has the same user and namespace
     if config.uids:

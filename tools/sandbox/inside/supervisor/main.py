@@ -1,4 +1,4 @@
-"""The supervisor of one run: prepares it, enforces its limits, kills it and reports."""
+"""The supervisor of one run: prepares the run, enforces its limits, kills it and reports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from tools.sandbox.inside.supervisor.processes import Child, Stream, kill_everyt
 from tools.sandbox.inside.workdir import WorkDir, make_workdir, remove_workdir
 
 _SET_UP_S = 10.0
-"""Seconds that a step of the set-up may take. After that, the supervisor fails."""
+"""Maximum seconds for each step of the set-up. If a step takes longer, the supervisor fails."""
 _PIPE_CHUNK = 1 << 16
 _REHEARSALS = 24
-"""Number of rehearsed jobs, enough for the interpreter to specialize each instruction."""
+"""Number of jobs that ``warm_up`` rehearses: enough for the interpreter to specialize each
+instruction."""
 _REHEARSAL = {
     **{"mode": "program", "stdin_size": 0, "sizes": [1], "files": [], "collect": []},
     **{"memory_mb": 64, "disk_mb": 1, "cpu_s": 1, "total_cpu_s": 1.0, "processes": 1},
@@ -38,7 +39,10 @@ _VALUE = [1, 2.5, "a", None, (True,), {"b": {3}}]
 
 
 class _Stopped(BaseException):
-    """Raised by SIGTERM when the zygote is gone: kill the run, delete its folder, do not report."""
+    """Raised by SIGTERM when the zygote is gone.
+
+    The supervisor then kills the run and deletes its folder, but does not report.
+    """
 
 
 def main(
@@ -53,7 +57,7 @@ def main(
         config: settings of the zygote.
         filter_: the program's system-call filter.
         control: socket on which jobs arrive, shared with the other waiting supervisors.
-        notify: called when this supervisor is ready for a job, and again when it has taken one.
+        notify: called when this supervisor is ready for a job, and again when it has taken a job.
     """
     status = 1
     try:
@@ -66,7 +70,7 @@ def main(
 
 
 def warm_up(config: Config) -> None:
-    """Handle a few jobs that no program runs, for the zygote before its forks.
+    """Handle a few jobs without running a program. The zygote calls this before its forks.
 
     The interpreter specializes code that it has run several times. Specialized code touches fewer
     objects, and each touched memory page costs a fork one page fault and a copy.
@@ -98,7 +102,7 @@ def warm_up(config: Config) -> None:
 
 
 def report_error(error: BaseException) -> None:
-    """Write the reason of this process's end to standard error, which the host reads."""
+    """Write the reason why this process ends to standard error, which the host reads."""
     with contextlib.suppress(OSError):
         os.write(2, f"sandbox set-up failed: {type(error).__name__}: {error}\n".encode())
 
@@ -245,9 +249,9 @@ def _send_job(child: Child, job: bytes, channel: list[int]) -> None:
 def _watch(
     child: Child, job: _socket.socket, stdin: bytes, deadline: float, guard: watchdog.Watchdog
 ) -> str:
-    """Wait for the end of the program's process.
+    """Wait until the program's process ends or the run must be ended.
 
-    Returns the status with which to end the run, or "".
+    Returns the status with which to end the run, or "" if the process ended by itself.
     """
     poller = select.poll()
     for fd in (child.pidfd, child.stdout.fd, child.stderr.fd, job.fileno()):
@@ -290,7 +294,7 @@ def _watch(
 
 
 def _feed(fd: int, unsent: memoryview) -> memoryview:
-    """Write what the pipe takes and return the rest. If the reader is gone, nothing is left."""
+    """Write as much data as the pipe takes. Returns the rest, or nothing if the reader is gone."""
     if not unsent:
         return unsent
     try:

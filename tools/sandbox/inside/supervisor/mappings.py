@@ -1,8 +1,8 @@
 """Measures memory mappings from /proc: anonymous shared memory, deleted files, and their number.
 
-A page of shared memory stays while any process maps any part of the object, and may be in no
-process's resident size. An unprivileged user cannot read an object's size, so each object counts
-with its largest possible size.
+A page of shared memory stays allocated while any process maps any part of the memory object, and
+can be missing from every process's resident size. An unprivileged user cannot read an object's
+size, so each object counts with its largest possible size.
 """
 
 # Plain os calls: this code runs every 25 ms beside each program.
@@ -17,19 +17,19 @@ from tools.sandbox.inside import procfs
 from tools.sandbox.inside.supervisor import usage
 
 SHARED_PIECE = 8 << 20
-"""Size of the largest anonymous shared mapping that the system-call filter allows, in bytes. Each
-such mapping counts with this size."""
+"""Bytes of the largest anonymous shared mapping that the system-call filter allows. Each such
+mapping counts with at least this size."""
 _RECORD = 512
-"""Number of bytes of kernel memory for each mapping."""
+"""Number of bytes of kernel memory that each mapping takes."""
 _TEXT, _TEXT_OF_PROCESS = 1 << 19, 1 << 15
-"""Maximum bytes of text in /proc about the mappings of a run, and additional ones for each process
-that the run may have. A plain interpreter has 6 KiB."""
+"""Maximum number of bytes of ``/proc/PID/maps`` for all processes of a run: a fixed number, and a
+number for each process that the run is allowed to have. A plain interpreter has 6 KiB."""
 _ANONYMOUS = b"/dev/zero (deleted)"
 _DELETED = b" (deleted)"
 
 
 class TooManyError(Exception):
-    """Raised for a run with too many mappings to count in time."""
+    """Raised for a run that has too many mappings to count in time."""
 
 
 def read(members: Iterable[int], processes: int) -> dict[int, bytes]:
@@ -61,7 +61,7 @@ def read(members: Iterable[int], processes: int) -> dict[int, bytes]:
 
 
 def kernel_memory(texts: Mapping[int, bytes]) -> int:
-    """Bytes of anonymous shared memory, and of the kernel's records of all mappings."""
+    """Sum of the bytes of anonymous shared memory and of the kernel's records of all mappings."""
     sizes: dict[int, int] = {}
     for text in texts.values():
         for _, extent, inode in _lines(text, _ANONYMOUS):
@@ -70,12 +70,12 @@ def kernel_memory(texts: Mapping[int, bytes]) -> int:
 
 
 def deleted(texts: Mapping[int, bytes], folder: str, largest: int) -> dict[int, int]:
-    """Bytes on disk, by inode, of mapped files that were deleted from ``folder``.
+    """For each mapped file that was deleted from ``folder``: its bytes on disk, by inode.
 
     Args:
         texts: the result of ``read``.
         folder: the folder of the run.
-        largest: size to assume for a file whose size this process may not read.
+        largest: size to assume for a file whose size this process is not allowed to read.
     """
     sizes: dict[int, int] = {}
     for pid, text in texts.items():
@@ -91,7 +91,7 @@ def deleted(texts: Mapping[int, bytes], folder: str, largest: int) -> dict[int, 
 
 
 def _lines(text: bytes, ending: bytes, within: bytes = b"") -> Iterator[tuple[str, int, int]]:
-    """Address range, end offset in the object, and inode of each matching mapping."""
+    """Address range, end offset in the mapped object, and inode of each matching mapping."""
     if ending not in text:
         return
     for line in text.splitlines():

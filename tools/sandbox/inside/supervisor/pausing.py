@@ -13,12 +13,12 @@ from tools.sandbox.inside.supervisor.branch import Branch
 from tools.sandbox.inside.supervisor.processes import send_signal
 
 _MAX_WAKEUPS = 3
-"""Number of checks with resumed processes after which their branch is ended."""
+"""Number of checks that find resumed processes, after which the branch is ended."""
 Members = Callable[[Branch], list[int]]
 
 
 def stop(branch: Branch, members: Members) -> str:
-    """Stop every process of an idle branch. Returns the status if it exceeds a limit, else ""."""
+    """Stop every process of an idle branch. If it exceeds a limit, return the status, else ""."""
     done: set[int] = {os.getpid()}
     while new := set(members(branch)) - done:
         for pid in new:
@@ -33,9 +33,9 @@ def stop(branch: Branch, members: Members) -> str:
 def was_resumed(branch: Branch, members: Members) -> bool:
     """Stop processes that resumed between calls. Returns whether the branch must be ended.
 
-    A branch is ended if its processes resumed for the third time, or if they exceed a limit. On a
-    busy machine, a thread may get no processor for long, not even to stop. Such a thread has made
-    no progress since the stop signal and does not count as resumed.
+    A branch must be ended if its processes resumed for the third time, or if they exceed a limit.
+    On a busy machine, a thread can get no processor for long, not even to stop. Such a thread has
+    made no progress since the stop signal and does not count as resumed.
     """
     now, before = _progress(branch, members), branch.progress
     branch.wakeups += any(before.get(task) != done for task, done in now.items())
@@ -45,7 +45,7 @@ def was_resumed(branch: Branch, members: Members) -> bool:
 
 
 def _progress(branch: Branch, members: Members) -> dict[int, tuple[int, int]]:
-    """The progress of the branch's threads that are not stopped."""
+    """The progress of those threads of a branch that are not stopped."""
     found: dict[int, tuple[int, int]] = {}
     for pid in members(branch):
         with contextlib.suppress(OSError):  # it has ended

@@ -1,4 +1,4 @@
-"""Lists processes from /proc: children, descendants, and all of a namespace."""
+"""Lists processes from /proc: children, descendants, and all processes of a pid namespace."""
 
 # Plain os calls: this code runs every 25 ms beside each program.
 # ruff: noqa: PTH208
@@ -16,7 +16,7 @@ def namespace_members() -> list[int]:
 
 
 def descendants(root: int | None = None) -> list[int]:
-    """Every living or unreaped descendant of ``root``, or of this process."""
+    """Every living or unreaped descendant of ``root`` or, by default, of this process."""
     found: list[int] = []
     pending = [os.getpid() if root is None else root]
     while pending:
@@ -27,7 +27,7 @@ def descendants(root: int | None = None) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The living or unreaped children of a process, which may be gone."""
+    """The living or unreaped children of a process. Empty if the process is gone."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):

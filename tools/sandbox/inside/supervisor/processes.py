@@ -19,20 +19,19 @@ from tools.sandbox.inside.config import Config
 from tools.sandbox.inside.supervisor import kernel_limits, process_tree, usage
 
 _SCHEDULED = 2
-"""The clock of a process that counts the time that the scheduler gave it; see
-clock_getcpuclockid(3)."""
+"""Number of a process's clock that counts its scheduled time; see clock_getcpuclockid(3)."""
 _PIPE_CHUNK = 1 << 16
 _MAX_REAPED = 64
 _PATIENCE_S = 0.5
-"""Seconds to wait until the kernel allows a change of the share."""
+"""Maximum seconds to wait until the kernel allows a change of the processor share."""
 _MAX_CHUNKS = 32
-"""Maximum number of chunks per drain: more than a pipe holds, so that all earlier output is
-read."""
+"""Maximum number of chunks that ``drain`` reads: more than a pipe holds, so that it reads all
+earlier output."""
 
 
 @dataclass
 class Stream:
-    """Standard output or error of the program, kept up to a cap."""
+    """The program's standard output or standard error, kept up to ``cap`` bytes."""
 
     fd: int
     cap: int = 0
@@ -40,10 +39,10 @@ class Stream:
     truncated: bool = False
     closed: bool = False
     discards: bool = False
-    """Whether output beyond the cap is read and dropped. If False, it is not read."""
+    """Whether output beyond ``cap`` is read and dropped. If False, it is not read."""
 
     def drain(self) -> None:
-        """Read the available output without waiting. Only a part of endless output is read."""
+        """Read the available output without waiting. Of endless output, read only a part."""
         for _ in range(_MAX_CHUNKS):
             if self.closed or (self.truncated and not self.discards):
                 return
@@ -59,7 +58,7 @@ class Stream:
                 self.truncated = True
 
     def take(self) -> tuple[bytes, bool]:
-        """Return the kept output and whether more was dropped, and reset both."""
+        """Return the kept output, and whether it was truncated; then reset both."""
         taken = bytes(self.kept), self.truncated
         self.kept.clear()
         self.truncated = False
@@ -79,16 +78,13 @@ class Child:
     status: int | None = None
     """Wait status of the process, once it is reaped."""
     shares_little: bool = False
-    """Whether the run has the smallest share of the processor, as a fork bomb."""
+    """Whether the run has the smallest processor share, because it acts like a fork bomb."""
     cpu_s: float = 0.0
     max_rss_kb: int = 0
 
 
 def processor_s(pid: int) -> float:
-    """Seconds of processor time that the threads of a process have used.
-
-    Infinite if it has ended.
-    """
+    """Processor seconds that the threads of a process have used; infinite if it has ended."""
     try:
         return time.clock_gettime(~pid << 3 | _SCHEDULED)
     except OSError:
@@ -96,7 +92,7 @@ def processor_s(pid: int) -> float:
 
 
 def reap(child: Child, options: int) -> None:
-    """Reap dead processes. With options 0, wait until no process is left."""
+    """Reap dead processes. If ``options`` is 0, wait until no process is left."""
     # Without waiting, reap a part: children that end as fast as they are reaped must not block.
     for _ in range(_MAX_REAPED) if options & os.WNOHANG else itertools.count():
         try:
@@ -112,16 +108,16 @@ def reap(child: Child, options: int) -> None:
 
 
 def send_signal(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may be gone."""
+    """Send a signal to a process. Do nothing if the process is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 @contextlib.contextmanager
 def paused(members: Callable[[], list[int]]) -> Iterator[list[int]]:
-    """Stop the processes that run or wait, until the context ends. Yields all processes.
+    """Keep all processes stopped while the context lasts. Yields the ids of all processes.
 
-    A thread finishes at most the system call that it is in.
+    After the stop, a thread at most finishes its current system call.
     """
     done: set[int] = set()
     resumed = []
@@ -163,7 +159,7 @@ def kill_everything(config: Config, child: Child) -> None:
 
 
 def _restore_share(config: Config) -> None:
-    """Give a run its equal share of the processor, because its processes need time to die."""
+    """Give a run an equal share of the processor again, because its processes need time to die."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         for pid in process_tree.namespace_members():
@@ -190,8 +186,8 @@ def report(
 
     Args:
         child: the program's process.
-        verdict: status with which the supervisor ended the run, or "".
-        reason: the reason of the status, in words.
+        verdict: status with which the supervisor ended the run, or "" if it did not end the run.
+        reason: description of the reason for ``verdict``.
         wall_s: seconds that the run took.
         files: the result of ``collect``.
     """

@@ -1,8 +1,8 @@
-"""The supervisor of a session: forwards calls to its interpreters, limits and ends them.
+"""The supervisor of a session: forwards calls to the session's interpreters, limits and ends them.
 
 A session is one interpreter and the copies forked from it: its branches. The branches share
 namespaces and the limit of processes. Each has its own process group, pipes, folder and memory
-limit. Between calls, the processes of a branch are stopped, so an idle session costs no time.
+limit. Between calls, the processes of a branch are stopped, so an idle session uses no processor.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from tools.sandbox.inside.workdir import WorkDir, remove_tree
 
 _TICK_S = 0.025
 _CHECK_S = 0.25
-"""Seconds between checks of a stopped branch. Its own timers may resume it."""
+"""Seconds between checks of a stopped branch, which a timer of its own can resume."""
 _INTERRUPT_S = 1.0
-"""Seconds from the interrupt of a call until the branch is killed, if it could react."""
+"""Seconds that the code of an interrupted call can continue before the branch is killed."""
 _START_S = 10.0
-"""Seconds that the start of an interpreter or of a copy may take."""
+"""Maximum seconds for the start of an interpreter or of a copy."""
 
 
 def serve(
@@ -83,7 +83,7 @@ class _Session:
         self.ends = time.monotonic() + request["life_s"]
         self.next_tick = 0.0
         self.all_stopped = False
-        """Whether every branch is stopped, so that checks may be rare."""
+        """Whether every branch is stopped. Checks are then rare."""
         self.ready: dict[int, int] = {}
         """Result of the last poll. The kernel polls in the order of registration."""
         self.poller = select.poll()
@@ -91,7 +91,7 @@ class _Session:
         self.host = HostLink(job, self.poller)
         self.handlers[job.fileno()] = self.on_host_data
         self.senders: dict[int, Callable[[], None]] = {job.fileno(): self.host.flush}
-        """Functions to call when a socket is writable."""
+        """For each socket that can have unsent data: the function to call when it is writable."""
 
     def serve(self) -> None:
         """Serve until no branch is left and the host has every message."""
@@ -145,7 +145,7 @@ class _Session:
         self.all_stopped = not strays and all(branch.stopped for branch in self.branches.values())
 
     def on_deadline(self, branch: Branch, now: float) -> None:
-        """End or interrupt a branch whose deadline has passed."""
+        """Interrupt or end a branch whose deadline has passed."""
         if branch.state == STARTING:
             self.end(branch, "killed", f"it was not ready within {_START_S:g} s")
         elif branch.state == FORKING:
@@ -171,7 +171,7 @@ class _Session:
                 self.refuse_copy(operation, body, str(error))
 
     def refuse_copy(self, operation: int, body: bytes, reason: str) -> None:
-        """Report to the host, which waits for a copy, that there will be none."""
+        """If the frame asks for a copy, report to the host that there will be no copy."""
         if operation == frames.FORK:
             (number,) = frames.NEW.unpack(body)
             self.host.send(frames.STARTED, number, reason.encode())
@@ -223,11 +223,11 @@ class _Session:
         )
 
     def members(self, branch: Branch) -> list[int]:
-        """The processes of a branch. A session that was never forked has one branch."""
+        """The processes of a branch, or of the whole session if the session was never forked."""
         return branch.members() if self.forked else process_tree.descendants()
 
     def starting(self) -> bool:
-        """Whether a copy's process is not known yet."""
+        """Whether there is a copy whose process is not known yet."""
         return any(branch.child.pid == 0 for branch in self.branches.values())
 
     def strays(self) -> set[int]:
@@ -266,7 +266,7 @@ class _Session:
                 self.poller.unregister(fd)
 
     def drain(self, stream: Stream) -> None:
-        """Read output, so that its writer continues."""
+        """Read a stream's output, so that the process that writes it can continue."""
         stream.drain()
         if stream.closed:
             self.ignore([stream.fd])
@@ -309,7 +309,7 @@ class _Session:
             self.announce(branch)
 
     def finish_copy(self, branch: Branch) -> None:
-        """Announce the copy of ``branch``, which has made it or has ended."""
+        """Announce the copy of ``branch``, after the branch has made the copy or has ended."""
         copy, branch.copy = branch.copy, None
         if copy is not None:
             self.announce(copy)
@@ -317,7 +317,8 @@ class _Session:
     def announce(self, branch: Branch) -> None:
         """Report to the host whether a new branch has started.
 
-        The report waits until the original has finished: until then, neither may be called.
+        The report waits until the original is ready: before that, the host must call neither
+        branch.
         """
         busy = any(b.copy is branch for b in self.branches.values())
         if not busy and (branch.refused or branch.state == IDLE):
@@ -333,7 +334,7 @@ class _Session:
             self.next_tick = min(self.next_tick, now + _TICK_S)
 
     def on_exit(self) -> None:
-        """End the branches whose process has ended."""
+        """End each branch whose process has ended."""
         self.reap()
         for branch in list(self.branches.values()):
             guard = branch.guard

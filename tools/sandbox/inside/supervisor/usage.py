@@ -1,4 +1,4 @@
-"""Reads the usage of processes from /proc."""
+"""Reads from /proc how much memory and processor time processes use."""
 
 # Plain os calls: this code runs every 25 ms beside each program.
 # ruff: noqa: PTH115, PTH116, PTH208
@@ -18,40 +18,41 @@ _CLOCK = os.sysconf("SC_CLK_TCK")
 _DEAD = (b"Z", b"X", b"")
 _SWITCHES = (b"voluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:")
 _FEW = 8
-"""Number of descriptors up to which the sockets and pipes of a process are not counted."""
+"""Maximum number of descriptors of a process whose sockets and pipes are not counted."""
 _PIPE = 64 << 10
-"""Number of bytes that a pipe holds. The filter fixes this size."""
+"""Number of bytes that a pipe holds. The system-call filter prevents other sizes."""
 
 
 class HiddenError(Exception):
-    """Raised for a process that this process may not inspect."""
+    """Raised for a process that this process is not allowed to inspect."""
 
 
 class Usage(NamedTuple):
-    """Usage of one process."""
+    """What one process uses."""
 
     entry: int
     """The process's entry in /proc: the process id or, if the first thread has ended, the id of a
     living thread. The entry of an ended first thread is empty."""
 
     ending: bool
-    """Whether the process is freeing its memory. /proc then no longer shows the rest."""
+    """Whether the process is freeing its memory. /proc then no longer shows the memory that is
+    left."""
     resident: int
     """Bytes of memory, including shared and swapped-out memory."""
     tables: int
-    """Number of bytes of page tables. They can exceed the memory that they map, because an
-    isolated page needs a table of 4 KiB, and another above it."""
+    """Number of bytes of page tables. They can exceed the memory that they map, because a page far
+    from all other pages needs a table of 4 KiB, and a second table above it."""
     cpu_s: float
     """Processor seconds of the process and of its reaped children."""
     children_s: float
     """Processor seconds of the process's reaped children."""
     nice: int
     running: tuple[int, ...]
-    """Threads that run or wait for a processor."""
+    """Ids of the threads that run or wait for a processor."""
 
 
 def of(pid: int) -> Usage:
-    """The usage of process ``pid``.
+    """Read what process ``pid`` uses.
 
     Raises:
         OSError: the process has ended.
@@ -72,7 +73,7 @@ def of(pid: int) -> Usage:
 
 
 def entries(members: Iterable[int]) -> list[int]:
-    """The entries in /proc of those processes that have not ended."""
+    """The entries in /proc (see ``Usage.entry``) of those processes that have not ended."""
     found = []
     for pid in members:
         with contextlib.suppress(OSError):
@@ -98,7 +99,7 @@ def tasks(pid: int) -> list[int]:
 
 
 def progress(pid: int) -> dict[int, tuple[int, int]]:
-    """Progress of a process's threads that run, or wait interruptibly.
+    """Progress of those threads of a process that run, or that wait interruptibly.
 
     A thread's progress is its ticks of processor time and its number of context switches. Both
     numbers change only when the thread gets a processor.
@@ -119,7 +120,7 @@ def progress(pid: int) -> dict[int, tuple[int, int]]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal."""
+    """Whether a signal has stopped a process."""
     return _state(pid, pid) == b"T"
 
 
@@ -135,13 +136,16 @@ def _state(pid: int, task: int) -> bytes:
 
 
 def _stat(path: str) -> list[bytes]:
-    """The fields from the third on; the second is a name that the program chooses."""
+    """The fields of a stat file from the third on.
+
+    The second is a name that the program chooses.
+    """
     data = procfs.read(path)
     return data[data.rindex(b")") + 2 :].split()
 
 
 def proportional(pid: int) -> int:
-    """Bytes of memory, where each page is divided by the number of processes that share it.
+    """Bytes of memory of a process. A page that n processes share counts as 1/n page.
 
     Raises:
         OSError: the process has ended.
@@ -155,7 +159,7 @@ def proportional(pid: int) -> int:
 
 
 def buffers(members: Iterable[int]) -> int:
-    """Bytes of kernel memory that the sockets and pipes of processes hold when full.
+    """Maximum bytes of kernel memory that the sockets and pipes of processes can hold.
 
     Raises:
         HiddenError: a process cannot be inspected.
@@ -175,7 +179,7 @@ def buffers(members: Iterable[int]) -> int:
 
 
 def deleted_files(members: Iterable[int], folder: str) -> dict[int, int]:
-    """Bytes on disk, by inode, of open files that were deleted from ``folder``.
+    """For each open file that was deleted from ``folder``: its bytes on disk, by inode.
 
     Raises:
         HiddenError: a process cannot be inspected.
@@ -194,7 +198,7 @@ def deleted_files(members: Iterable[int], folder: str) -> dict[int, int]:
 
 
 def _descriptors(pid: int) -> list[tuple[str, str]]:
-    """Number and name of each open descriptor."""
+    """Number of each open descriptor of a process, and the target of its link in /proc."""
     found = []
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")

@@ -1,4 +1,4 @@
-"""Enforces the limits of a run's total usage, which the kernel limits only by cgroups."""
+"""Enforces limits of a run's total usage, which the kernel itself can enforce only by cgroups."""
 
 # Plain os calls: this code runs every 25 ms beside each program.
 # ruff: noqa: PTH110
@@ -18,15 +18,15 @@ from tools.sandbox.inside.supervisor.processes import Child, processor_s
 from tools.sandbox.inside.workdir import MAX_FILES, WorkDir, disk_use, free_bytes
 
 _FIRST_S = 0.02
-"""Seconds before the first check. Shorter programs are never checked."""
+"""Seconds before the first check. A program that ends earlier is never checked."""
 _FIRST_FILES_S = 0.008
-"""Seconds before the first look at the files of a run without a file system of its own."""
+"""Seconds before the first check of the files, for a run without a private file system."""
 _SHARE = 8
-"""Checks use at most this part of a core: an eighth."""
+"""Checks use at most one core divided by this number: an eighth of a core."""
 _LEAST_S, MOST_S = 0.004, 0.025
-"""Shortest and longest time between checks in seconds. It is shorter near a limit."""
+"""Shortest and longest time between checks, in seconds. Near a limit, checks are more frequent."""
 _BYTES_PER_S = 4 << 30
-"""Number of bytes that a program can fill in one second of processor time."""
+"""Number of bytes of memory that a program can fill in one second of processor time."""
 _WEIGHT_OF_NICE = 1.25
 """Factor by which one step of niceness divides a thread's share of a processor."""
 _MAX_NICE = 19
@@ -42,7 +42,8 @@ class Watchdog:
         workdir: the run's folder.
         request: the run's limits.
         child: the program's process.
-        members: lists the run's processes. If None, these are all processes below this one.
+        members: function that lists the run's processes. If None, all processes below this process
+            are the run's.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Watchdog:
         self._events = config.group_events_fd
         self._kills = self._group_kills()
         self._held: dict[int, tuple[int, int]] = {}
-        """Resident bytes at the first and at the last check, by process."""
+        """For each process, its resident bytes at its first and at its last check."""
         self._started_s = processor_s(child.pid)
         self._unreaped = _UnreapedTime()
         self._shared = _SharedMemory()
@@ -96,7 +97,8 @@ class Watchdog:
         """Check the run if a check is due. Returns the status with which to end the run, or "".
 
         Args:
-            now: whether to check everything now. The caller has stopped the processes.
+            now: whether to check everything now. If True, the caller must have stopped the
+                processes.
         """
         if not now and (time.monotonic() < self._next or self._can_wait()):
             return ""
@@ -119,8 +121,9 @@ class Watchdog:
     def _starts_slowly(self) -> bool:
         """Whether the first check can wait once more, because the program has hardly computed.
 
-        A check costs ten times as much as this test, and many programs end before the next one.
-        Later checks never wait: a child that lives between two of these tests leaves no trace.
+        A check costs ten times as much as this test, and many programs end before the next check.
+        Later checks never wait, because a child process that starts and ends between two of these
+        tests would leave no trace.
         """
         started_s, self._started_s = self._started_s, math.inf
         if started_s == math.inf or self._members() != [self._child.pid]:
@@ -187,9 +190,9 @@ class Watchdog:
         self._pause_s = min(self._pause_s, max(_LEAST_S, left_s))
 
     def _ending_memory(self, used: dict[int, usage.Usage]) -> int:
-        """Memory that ending processes may still hold: the growth between their checks.
+        """Bytes of memory that ending processes can still hold: their growth between checks.
 
-        The memory at their first check may be shared with other processes.
+        The memory that they had at the first check can be shared with other processes.
         """
         last, self._held = self._held, {}
         total = 0
@@ -207,11 +210,12 @@ class Watchdog:
         return "killed" if self.reason else ""
 
     def _adjust_priority(self, used: dict[int, usage.Usage]) -> None:
-        """Raise the niceness of a run's threads, so that all together weigh as much as one thread.
+        """Raise the niceness of a run's threads so that together they weigh as much as one thread.
 
         A run that keeps its maximum number of processes busy, and more than there are processors,
-        acts like a fork bomb and gets only the time that other runs leave. With idle processors,
-        this slows nothing down. The change is permanent: lowering niceness needs privileges.
+        acts like a fork bomb and gets only the processor time that other runs leave. If processors
+        are idle, the run is not slowed down. The change is permanent: lowering niceness needs
+        privileges.
         """
         if self._first_nice is None:
             self._first_nice = min((one.nice for one in used.values()), default=0)
@@ -237,24 +241,25 @@ class Watchdog:
 
 
 class _SharedMemory:
-    """Memory that the resident sizes of a run's processes count more than once."""
+    """Measures the memory that the resident sizes of a run's processes count more than once."""
 
     def __init__(self) -> None:
         self.spent_s = 0.0
-        """Seconds of the last call of ``counted_twice``."""
+        """Processor seconds that the last call of ``counted_twice`` took."""
         self._bytes = 0
         self._next = 0.0
 
     def counted_twice(self, used: dict[int, usage.Usage], beyond: int, *, stopped: bool) -> int:
-        """Bytes by which the resident sizes exceed what the processes hold together.
+        """Bytes by which the sum of the resident sizes exceeds what the processes hold together.
 
-        An exact measurement takes several times as long as a check. While a check is within the
-        limit by the last measurement, the next one waits until it takes an eighth of a core.
+        An exact measurement takes several times as long as a check. While the last measurement
+        shows that the run is within the limit, the next measurement waits so long that measurements
+        use at most an eighth of a core.
 
         Args:
             used: usage of each process.
-            beyond: bytes by which the resident sizes exceed the limit. Without any, the result
-                does not matter and is 0.
+            beyond: bytes by which the sum of the resident sizes exceeds the limit. If this is not
+                positive, the result does not matter and is 0.
             stopped: whether the processes are stopped.
         """
         self.spent_s = 0.0
@@ -274,7 +279,10 @@ class _SharedMemory:
 
 
 class _UnreapedTime:
-    """Processor time of ended processes that were not reaped, as when SIGCHLD is ignored."""
+    """Counts the processor time of ended processes that no process reaped.
+
+    This happens, for example, if a program ignores SIGCHLD.
+    """
 
     def __init__(self) -> None:
         self._last: dict[int, usage.Usage] = {}
@@ -283,10 +291,10 @@ class _UnreapedTime:
         self._total_s = 0.0
 
     def update(self, used: dict[int, usage.Usage], reaped_s: float) -> float:
-        """The total, as of the check that measured ``used``.
+        """The total processor seconds of such processes, as of the check that measured ``used``.
 
         A process may be reaped between the measurements of itself and of its parent, so its time
-        counts as lost only if the next check does not find it with the parent either.
+        counts only if the next check does not find that time with the parent either.
 
         Args:
             used: usage of each process.
@@ -311,7 +319,7 @@ def _exists(pid: int) -> bool:
 
 
 class _Files:
-    """Measures the files of a run that has no file system of its own.
+    """Measures the files of a run that has no private file system.
 
     Args:
         folder: the run's folder.
@@ -324,29 +332,31 @@ class _Files:
         self, folder: str, limit: int, processes: int, members: Callable[[], list[int]]
     ) -> None:
         self.left = limit
-        """Bytes that the run had left at the last measurement."""
+        """Bytes that the run was still allowed to write at the last measurement."""
         self.spent_s = 0.0
-        """Seconds of the last call of ``trouble``."""
+        """Processor seconds that the last call of ``trouble`` took."""
         self._folder = folder
         self._limit = limit
         self._processes = processes
         self._members = members
         self._next = 0.0
         self._free = self._seen = free_bytes(folder)
-        """Free bytes of the file system at the last measurement, and at the last call."""
+        """Free bytes of the file system at the last measurement, and at the last call of
+        ``trouble``."""
         self._lost = 0
-        """Bytes that the file system has lost since the start, given back or not."""
+        """Sum of all decreases of the file system's free bytes since the start."""
         self._slow = False
 
     def hardly_written(self) -> bool:
-        """Whether the file system has lost at most a quarter of the limit since the start."""
+        """Whether the file system's free bytes have decreased by at most a quarter of the limit."""
         return self._free - free_bytes(self._folder) <= self._limit // 4
 
     def trouble(self, entries: list[int], maps: dict[int, bytes], *, stopped: bool) -> str:
-        """Measure the files if that is due; return the limit that they exceed, in words, or "".
+        """Measure the files if this is due. Returns a description of the exceeded limit, or "".
 
-        A folder with very many files can be measured only rarely. Between measurements, the loss of
-        free space on the file system is an upper bound of what the run has written.
+        A folder with very many files can be measured only rarely. Between measurements, the
+        decrease of the file system's free bytes is an upper bound of the bytes that the run has
+        written.
 
         Args:
             entries: the run's processes.
@@ -380,7 +390,7 @@ class _Files:
         return f"more than {MAX_FILES} files" if count > MAX_FILES else ""
 
     def _measure(self, entries: list[int], maps: dict[int, bytes]) -> tuple[int, int, bool]:
-        """Bytes and number of the files, and whether no process can have hidden any meanwhile."""
+        """Bytes and number of the files, and whether it is certain that no file was missed."""
         size, count, certain = disk_use(self._folder)
         unnamed = mappings.deleted(maps, self._folder, self._limit)
         unnamed |= usage.deleted_files(entries, self._folder)
