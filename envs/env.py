@@ -1,4 +1,4 @@
-"""The contract of an environment: a text episode, written once, with two APIs.
+"""The base class of environments: a subclass defines a text episode once, for two APIs.
 
 A subclass of :class:`TextEnv` has ``tasks`` and defines ``begin``, which returns a task's first
 observation, and ``turn``, which returns the reply to an action. Either may be ``async``. The base
@@ -37,7 +37,7 @@ TaskT = TypeVar("TaskT")
 StateT = TypeVar("StateT")
 T = TypeVar("T")
 _plain = str.__new__
-"""Creates an :class:`Action` without a finish reason, in a third of the time."""
+"""Creates an :class:`Action` without a finish reason, three times as fast as calling the class."""
 
 
 class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
@@ -47,7 +47,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         options: a frozen dataclass of plain values, derived from :class:`EnvOptions`.
         tasks: the tasks, one for each episode. ``reset(options={"task": i})`` selects one.
         services: shared services that the caller owns (a sandbox, a retriever). If None, the
-            environment opens its own at first use and closes them in ``close``.
+            environment opens services of its own at first use and closes them in ``close``.
     """
 
     Options: ClassVar[type[EnvOptions]] = EnvOptions
@@ -59,40 +59,40 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     stop: tuple[str, ...] = ()
     """Stop strings. Generation, and the text that ``turn`` receives, end at the first one."""
     continues: bool = False
-    """Where an observation goes. True: into the agent's message, which then continues (a result in
-    place). False: into a separate message."""
+    """Where an observation is inserted. True: into the agent's message, which then continues.
+    False: into a separate message."""
     prefill: str = ""
     """Text with which each of the agent's messages begins, for example an opening tag. The agent
     does not generate it, and the texts that ``turn`` receives begin after it."""
     tool_schemas: tuple[Mapping[str, Any], ...] = ()
-    """Tools to list by the model's chat template, in OpenAI's format."""
+    """Tools that the model's chat template lists in the prompt, in OpenAI's format."""
     role: str = ""
     """The role that acts next, in episodes with several roles; ``begin`` and ``turn`` set it. Each
-    role has its own conversation, which starts with ``system_prompt``. One policy plays all."""
+    role's conversation starts with ``system_prompt``. One policy plays all roles."""
     blocking: ClassVar[bool] = False
-    """Whether plain ``begin`` and ``turn`` block; the asynchronous API then uses a thread."""
+    """Whether non-async ``begin`` and ``turn`` block; the asynchronous API then uses a thread."""
     forkable: bool = True
-    """False if ``state`` cannot be copied (a live web service)."""
+    """Whether ``state`` can be copied. False, for example, if it is a session of a web service."""
     max_invalid_actions: int = 3
-    """Consecutive invalid actions that end an episode, in environments that count them."""
+    """Number of consecutive invalid actions that end an episode, if the environment counts them."""
     card: ClassVar[Card] = Card()
-    """Row in ``python -m envs list``. Empty fields have defaults from the class."""
+    """The environment's row in ``python -m envs list``. The class supplies empty fields."""
     success_score: ClassVar[str] = ""
     """Name of the score that measures success. If empty, the return measures success."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest return of an episode."""
     reward_floor: float = 0.0
-    """The highest return that an empty or random text may earn. ``check_env`` tests it."""
+    """Upper bound of the return that an empty or random text earns. ``check_env`` tests it."""
     floor_waiver: str = ""
-    """Reason why the floor exceeds 30% of the range; empty if it does not."""
+    """Reason why ``reward_floor`` exceeds 30% of the range; empty if the floor is lower."""
     tool_tap: ToolTap = ToolTap()
     """Records the calls of tools, or answers them from a record; see ``envs.record``."""
 
     _turn_is_async: ClassVar[bool] = False
-    """Whether ``turn`` is async, so that calling it cannot block."""
+    """Whether ``turn`` is async. A call of an async ``turn`` cannot block."""
 
     state: StateT
-    """The episode's state: set in ``begin``, changed in ``turn``; plain data that pickles."""
+    """The episode's state: data that can be pickled. ``begin`` sets it, ``turn`` changes it."""
 
     def __init__(
         self,
@@ -129,21 +129,21 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         raise NotImplementedError
 
     def gold_policy(self) -> Callable[[str], str]:
-        """A policy that earns the greatest return, for one episode.
+        """A policy for one episode that earns the greatest return.
 
-        The policy maps observations to actions, and may use only what an agent could see.
+        The policy maps observations to actions. It must use only information that an agent sees.
         """
         raise NotImplementedError(f"{type(self).__name__} has no gold_policy: write one")
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
         """An imperfect policy for one episode, which warm starts imitate.
 
-        The policy may use the task and ``self.state``. It errs often enough to leave room to learn.
+        The policy can use the task and ``self.state``. Its errors leave room for learning.
         """
         raise NotImplementedError
 
     def best_return(self, task_index: int) -> float:
-        """The return of a task's correct episode; by default the upper end of ``reward_range``."""
+        """The return of a correct episode of a task; by default the maximum of ``reward_range``."""
         return self.reward_range[1]
 
     def difficulty(self, task_index: int) -> float:
@@ -153,9 +153,9 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """Open the services that all episodes with these options share, until the context ends.
+        """Open the services that all episodes with these options share.
 
-        The same services serve every split.
+        The end of the context closes the services. Every split uses the same services.
         """
         yield {}
 
@@ -167,12 +167,12 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return self.options.max_turns - self._running().turns
 
     async def service(self, name: str) -> Any:
-        """The shared service called ``name``, opened at first use unless the caller injected it."""
+        """The shared service called ``name``. The first use opens it, unless the caller did."""
         return await self.tool_tap.find(name, self._lease)
 
     @property
     def episode_id(self) -> EpisodeId:
-        """Id from which a replay starts the current episode; in a mixture, the part's episode.
+        """Id from which a replay starts this episode; in a mixture, the id of the part's episode.
 
         Raises:
             OrderError: no episode was started.
@@ -288,7 +288,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         self.role, self.system_prompt, self.stop, self.continues, self.prefill = dialogue
 
     def fork(self, reseed: int | None = None) -> Self:
-        """A second environment in the same state. ``reseed`` seeds its generator."""
+        """A copy of the environment in the same state. ``reseed`` seeds the copy's generator."""
         twin = self._twin()
         twin.restore(self.snapshot())
         if reseed is not None:
@@ -296,7 +296,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return twin
 
     async def asnapshot(self) -> Snapshot:
-        """Asynchronous form of :meth:`snapshot`. An override may await the state of tools."""
+        """Asynchronous form of :meth:`snapshot`. An override can await the state of tools."""
         return self.snapshot()
 
     async def arestore(self, snapshot: Snapshot) -> None:
@@ -312,7 +312,7 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         return twin
 
     def group(self, num_members: int) -> list[Self]:
-        """Copies without an episode. Resets with equal seeds and tasks start equal episodes."""
+        """``num_members`` copies without an episode. Equal seeds and tasks start equal episodes."""
         return [self._twin() for _ in range(num_members)]
 
     def __reduce__(self) -> tuple[Any, ...]:

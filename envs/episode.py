@@ -115,7 +115,7 @@ class EnvToolCall:
 class Snapshot:
     """A copy of an episode between two turns.
 
-    It can be pickled, and restored in an equal environment.
+    A snapshot can be pickled, and restored in an environment with the same id and options.
     """
 
     env_id: str
@@ -167,14 +167,15 @@ class Reply(NamedTuple):
     def done(self) -> bool:
         """Whether the reply ends the episode.
 
-        The turn limit, which the base class applies, may also end it.
+        The episode can also end at the turn limit, which the base class applies.
         """
         return self.terminated or self.stop_reason is not None
 
 
 _new = tuple.__new__
 _NOTHING: dict[str, float] = {}
-"""Default value of ``rewards`` and ``scores``. Never modified; faster than a MappingProxyType."""
+"""Default value of ``rewards`` and ``scores``. No code modifies it. A dict is faster than a
+MappingProxyType."""
 
 
 def go_on(
@@ -183,7 +184,7 @@ def go_on(
     scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
-    """Continue the episode with this observation."""
+    """The reply that continues the episode with this observation."""
     # Runs in each turn: tuple.__new__ is faster than Reply.
     return _new(Reply, (observation, rewards, scores, tool_calls, False, None))
 
@@ -194,7 +195,7 @@ def finish(
     scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
-    """End the episode because of the agent's action (``terminated``)."""
+    """The reply that ends the episode because of the agent's action (``terminated``)."""
     return Reply(observation, rewards, scores, tool_calls, terminated=True)
 
 
@@ -205,5 +206,5 @@ def cut(
     scores: Mapping[str, float] = _NOTHING,
     tool_calls: Sequence[EnvToolCall] = (),
 ) -> Reply:
-    """End the episode early (``truncated``)."""
+    """The reply that ends the episode early, because of a limit (``truncated``)."""
     return Reply(observation, rewards, scores, tool_calls, stop_reason=reason)

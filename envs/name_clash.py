@@ -12,8 +12,8 @@ def check_tools() -> None:
 
     Raises:
         ImportError: another package hides turnwise's; the message names its path.
-        SystemExit: the same case while a command (``python -m envs``) starts, with a one-line
-            message.
+        SystemExit: another package hides turnwise's when a command (``python -m envs``) starts.
+            The message has one line.
     """
     clash = describe_clash("tools")
     if clash is None:

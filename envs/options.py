@@ -17,7 +17,7 @@ _PLAIN: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
     "float": (float, int),
 }
-"""Types that an option's value may have, by the name of the annotation."""
+"""Types that an option's value can have, by the name of the annotation."""
 
 
 class Tasks(Protocol[TaskT_co]):

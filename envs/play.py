@@ -22,10 +22,10 @@ class Played:
     first: str
     """The first observation."""
     info: dict[str, Any]
-    """The info of the reset."""
+    """The ``info`` that ``reset`` returned."""
     actions: tuple[str, ...]
     steps: tuple[StepResult, ...]
-    """The result of each action."""
+    """The step result of each action, in order."""
 
     @property
     def reward(self) -> float:

@@ -51,7 +51,10 @@ def some_actions(rng: random.Random, good: str) -> list[str]:
 
 
 async def taken(env: AnyEnv, actions: Sequence[str]) -> list[StepResult]:
-    """Take actions until the episode or the actions end; yields to other episodes in between."""
+    """Take actions until the episode ends or no action is left, and return the step results.
+
+    Other episodes in the same event loop can run before each action.
+    """
     steps: list[StepResult] = []
     for action in actions:
         await asyncio.sleep(0)
@@ -62,11 +65,11 @@ async def taken(env: AnyEnv, actions: Sequence[str]) -> list[StepResult]:
 
 
 async def live_again(env: AnyEnv, rng: random.Random, has_gold: bool = True) -> PropertyReport:
-    """Play one random episode, and replay it with copies at every turn.
+    """Play one random episode, then play it again and compare copies made at every turn.
 
     The following properties must hold:
 
-    - Members of a group start equal, whatever else runs.
+    - Members of a group start equal, even if other episodes run at the same time.
     - Equal actions have equal results in another member, in a fork from any turn, and from a
       pickled snapshot of any turn.
     - A fork with other actions and another seed does not change the episode.
@@ -110,7 +113,10 @@ async def live_again(env: AnyEnv, rng: random.Random, has_gold: bool = True) -> 
 async def _copied(
     env: AnyEnv, rng: random.Random, actions: list[str], steps: list[StepResult]
 ) -> list[str]:
-    """Play copies of a running episode, then take one step of it. Returns the violations."""
+    """Play copies of a running episode, then take one step in the episode itself.
+
+    Returns the violations of :func:`live_again`'s properties.
+    """
     wrong: list[str] = []
     faithful, stray = await env.afork(), await env.afork(reseed=rng.randrange(99))
     restored = env.group(1)[0]

@@ -31,8 +31,7 @@ class EpisodeId:
     task: int
     """Index of the task in the options' split."""
     seed: int | None
-    """Seed of the reset. None if the environment's generator continued; then no replay is
-    possible."""
+    """Seed of the reset. None if the reset had no seed; such an episode cannot be replayed."""
     part: str = ""
     """In a mixture, the name of the part that was played."""
 
@@ -42,13 +41,14 @@ class RecordedCall:
     """One call of a tool service, with its result."""
 
     turn: int
-    """Number of the action that made the call, from 1; 0 is a call before the first action."""
+    """Number of the action that made the call, counted from 1. A call in ``begin``, before the
+    first action, has 0."""
     service: str
     """The service's name."""
     arguments: dict[str, Any]
     text: str
     data: Any = None
-    """The plain data of the result. None also if JSON cannot hold the data."""
+    """The plain data of the result. None if the result has no data or JSON cannot hold it."""
     error: str | None = None
     cost: float = 0.0
 
@@ -74,7 +74,7 @@ class ToolTap:
         return (await lease.get())[name]
 
     def fork(self) -> ToolTap:
-        """The tap for a copy of the episode."""
+        """The tool tap of a copy of the episode."""
         return self
 
 
@@ -86,12 +86,12 @@ class Recorder(ToolTap):
     """Number of actions so far, including the current one. The caller of ``step`` sets it."""
     calls: list[RecordedCall] = field(default_factory=list)
     tools: dict[str, RecordedTool] = field(default_factory=dict)
-    """The tools that the environment used, by service."""
+    """The tools that the environment used, by the name of their service."""
     on_tool: Callable[[bool], None] = lambda busy: None
-    """Called with True when the first of concurrent calls starts, and with False when the last
-    ends."""
+    """Called with True when a call starts while no other is in progress, and with False when the
+    last call in progress ends."""
     num_pending: int = field(default=0, compare=False)
-    """Calls in progress."""
+    """Number of calls in progress."""
 
     async def find(self, name: str, lease: ServiceLease) -> Any:
         """The service called ``name``. If it is a tool, its calls are recorded."""
@@ -117,7 +117,7 @@ class Recorder(ToolTap):
                 self.on_tool(False)
 
     def fork(self) -> Recorder:
-        """A recorder that starts with a copy of this record."""
+        """A recorder for a copy of the episode. It starts with a copy of this record."""
         return Recorder(self.turn, [*self.calls], {**self.tools})
 
 
@@ -148,13 +148,13 @@ class Replayer(ToolTap):
         return _ReplayedTool(known, name, self)
 
     def fork(self) -> Replayer:
-        """A replayer of the calls that are left."""
+        """A replayer for a copy of the episode; its record holds the calls not yet replayed."""
         twin = Replayer(self.left, self._tools)
         twin.turn = self.turn
         return twin
 
     def answer(self, service: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """The recorded result of this call in this turn.
+        """The recorded result of a call with this service and these arguments in this turn.
 
         Raises:
             NotRecorded: the record has no such call.

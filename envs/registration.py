@@ -51,7 +51,7 @@ def owner(env_id: str) -> str:
 
 
 def resolve(name: str) -> str:
-    """The full id of a name: a bare name's newest version, or a file's absolute path.
+    """The full id of a name. A bare name becomes its newest version, a file its absolute path.
 
     Raises:
         UnknownNameError: there is no such environment; the message lists known ids and the closest
@@ -109,7 +109,7 @@ def make(name: str, services: Mapping[str, Any] | None = None, **options: Any) -
 
 
 def options_of(name: str, values: Mapping[str, Any]) -> EnvOptions:
-    """An environment's options with these values, and defaults for the other fields.
+    """An environment's options: these values, and defaults for all other fields.
 
     Raises:
         UnknownNameError: there is no such environment.
@@ -153,7 +153,7 @@ def make_from(
 
 
 def _takes(kind: Any, options: EnvOptions, services: Mapping[str, Any] | None) -> bool:
-    """Whether a class accepts the arguments of an environment: (options, services)."""
+    """Whether a class's constructor accepts the arguments ``options`` and ``services``."""
     try:
         inspect.signature(kind).bind(options, services=services)
     except TypeError:

@@ -39,7 +39,7 @@ class Divergence:
     """A difference between an episode and its replay."""
 
     turn: int
-    """Number of the action whose result differs, from 1; 0 is the reset."""
+    """Number of the action whose result differs, counted from 1; 0 means the reset."""
     field: str
     recorded: Any
     now: Any
@@ -185,7 +185,10 @@ def env_of(episode: RecordedEpisode, rubric: str = "") -> TextEnv[Any, Any]:
 
 
 def _end(episode: RecordedEpisode) -> tuple[bool, str | None]:
-    """Whether the environment terminated the episode, and its own stop reason."""
+    """Whether the environment terminated the episode, and why the environment truncated it.
+
+    The reason is None if the rollout truncated the episode.
+    """
     cut = episode.stop_reason
     return episode.terminated, None if cut in ROLLOUT_STOPS else cut
 
@@ -231,7 +234,7 @@ def _shown(value: Any) -> str:
 
 
 class _Environments:
-    """One environment for each id and options. Its copies share its services."""
+    """One environment for each id and options. Episodes use copies, which share its services."""
 
     def __init__(self, rubric: str) -> None:
         self._rubric = rubric
@@ -309,7 +312,7 @@ async def replay_file(path: Path, rubric: str, limit: int | None, out: TextIO) -
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Returns the exit code: 0 if all is equal, 1 if not, 2 after an error.
+    Returns the exit code: 0 without differences, 1 with differences, 2 after an error.
     """
     parser = argparse.ArgumentParser(prog="python -m envs.replay", description=__doc__)
     parser.add_argument("file", type=Path, help="episodes of rl.train or rl.eval: .jsonl(.gz)")

@@ -21,7 +21,7 @@ LOWEST, HIGHEST = 100, 4000
 _RULE = re.compile(r"(?P<kind>exact|max|both)(:(?P<low>\d+)-(?P<high>\d+))?")
 _SENTENCE = re.compile(r"\nThink for (maximum )?\d+ tokens\.$")
 _STREAM = 0x4C31
-"""Makes the random numbers of budgets differ from those of tasks with the same seed."""
+"""Part of the random seed. With it, budgets and tasks have different random numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ StateT = TypeVar("StateT")
 
 
 def named_tools(text: str) -> Mapping[str, Tool]:
-    """The tools that a text names, for their names and schemas only. They are not open.
+    """The tools that a text names. They are not opened: only names and schemas can be read.
 
     Raises:
         ValueError: as ``make_tools``; or a tool cannot be made, for example because its server
@@ -81,7 +81,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     reads the name of every tool.
 
     Args:
-        options: options that include :class:`ToolOptions`.
+        options: options of a class derived from :class:`ToolOptions`.
         tasks: as for the base class.
         services: as for the base class. A tool is a service under its own name.
         syntax: the text format of calls.
@@ -125,7 +125,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """Open the named tools. A subclass with other services adds its own."""
+        """Open the named tools. A subclass that has other services adds them."""
         made = make_tools(cast(ToolOptions, options).tools)
         async with AsyncExitStack() as stack:
             for tool in made.values():
@@ -136,7 +136,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
     async def call(self, call: Call) -> tuple[ToolResult, EnvToolCall]:
         """Make a call and return its result and its record.
 
-        A mistake of the agent is also a result.
+        If the agent made a mistake, such as an unknown tool, the result is an error message.
 
         Raises:
             EnvFailure: the tool failed.
@@ -153,13 +153,17 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         return result, EnvToolCall.of(call.tool, call.arguments, result)
 
     def put_back(self, results: Sequence[tuple[str, str]]) -> str:
-        """The observation with the results of a message's calls, given as (tool, text) pairs."""
+        """The observation that shows the results of a message's calls.
+
+        Args:
+            results: the name of the tool and the text of the result, for each call.
+        """
         if self.syntax.form == "chat":
             return ToolResults.of(results)
         return "".join(self.syntax.wrap(text) for _, text in results)
 
     def is_final(self, call: Call) -> bool:
-        """Whether a call submits an answer. Such a call is made in the last turn, too."""
+        """Whether a call submits an answer. In the last turn, no other call is made."""
         tool = self.named_tools.get(call.tool)
         return call.error is None and tool is not None and tool.final
 
@@ -256,7 +260,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         self._calls = calls
 
     def fork(self, reseed: int | None = None) -> Self:
-        """A second environment in the same state, with copies of the tools' sessions.
+        """A copy of the environment in the same state, with copies of the tools' sessions.
 
         Raises:
             NotForkable: a tool cannot copy its session.

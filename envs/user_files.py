@@ -102,7 +102,8 @@ def short_name(env_id: str) -> str:
 def source_files(env_id: str, kind: type[TextEnv[Any, Any]]) -> list[Path] | None:
     """The source files of an environment: its own file, or all files of its package.
 
-    Returns None if they are unknown, as for a class from a notebook or one with bound arguments.
+    Returns None if the files are unknown: for a class from a notebook, or for a
+    ``functools.partial``, whose arguments are in no file.
     """
     if env_id in _objects and getattr(kind, "_arguments", False):
         return None
@@ -150,7 +151,7 @@ def _class_in(module: ModuleType, wanted: str, name: str) -> type[TextEnv[Any, A
 
 
 def _bound(factory: functools.partial[Any]) -> Any:
-    """A class whose constructor already has the arguments of a partial call."""
+    """A subclass whose constructor passes on the arguments that a ``functools.partial`` binds."""
     if not isinstance(factory.func, type):
         return factory
     base: Any = factory.func

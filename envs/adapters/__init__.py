@@ -1,1 +1,1 @@
-"""Adapters: environments of other libraries, and turnwise's environments in other libraries."""
+"""Adapters for environments of other libraries, and from turnwise to other libraries."""

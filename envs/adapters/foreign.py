@@ -21,13 +21,13 @@ class ForeignOptions(EnvOptions):
 
 
 def seeds(options: EnvOptions) -> range:
-    """The tasks of a split: seeds below ``2**32``. No two splits share a seed."""
+    """The tasks of a split, which are seeds below ``2**32``. No two splits share a seed."""
     first = 3 * (options.seed * 1_000_000 % 10**9) + SPLITS.index(options.split)
     return range(first, first + 3 * NUM_TASKS[options.split], 3)
 
 
 def library(module: str, extra: str) -> ModuleType:
-    """Import a module of another library.
+    """Import a module of an optional library, such as ``gem``.
 
     Raises:
         PluginImportError: the library is not installed, or fails to import. The message names the

@@ -39,15 +39,15 @@ class GemEnv(GymnasiumEnv):
     game: ClassVar[str]
     """Id of the game in GEM: "game:GuessTheNumber-v0-easy"."""
     config: ClassVar[Mapping[str, Any]] = {}
-    """Further arguments of ``gem.make``."""
+    """Arguments of ``gem.make`` besides the game's id."""
     state: GemState
 
     def make(self) -> Any:
-        """A new game."""
+        """A new instance of the game."""
         return _gem().make(self.game, **self.config)
 
     def begin(self, task: int) -> str:
-        """The game's rules."""
+        """Start a new game and return its rules."""
         generators: list[Any] = []
         with _borrow(generators, task):
             first = super().begin(task)
@@ -69,7 +69,11 @@ class GemEnv(GymnasiumEnv):
 
 @contextmanager
 def _borrow(own: list[Any], seed: int = 0) -> Iterator[None]:
-    """Install the episode's generator states (initially seeded), and restore the previous ones."""
+    """Run the context's body with an episode's states of the global random generators.
+
+    The first use for an episode seeds the generators. The end of the context stores the episode's
+    states in ``own`` and restores the previous states.
+    """
     with _BORROWED:
         others = random.getstate(), np.random.get_state()
         if not own:

@@ -25,7 +25,7 @@ from envs.episode import Action, Reply, StopReason, cut, finish, go_on
 
 @dataclass(slots=True)
 class ForeignState:
-    """An episode: the foreign environment itself."""
+    """The state of an episode: the foreign environment."""
 
     env: Any
     num_invalid: int = 0
@@ -66,7 +66,7 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
         return self.observe(self.state.env.reset(seed=task)[0])
 
     def turn(self, action: Action) -> Reply:
-        """Take the action in the foreign environment, or reply with an error message about it."""
+        """Take the action in the foreign environment; reply to an invalid one with an error."""
         state = self.state
         try:
             move = self.act(str(action))

@@ -44,11 +44,11 @@ class OpenEnv(TextEnv[int, Any]):
         self._url = cast(OpenEnvOptions, options).url
 
     def ask(self, task: int) -> dict[str, Any]:
-        """The arguments of the server's ``reset`` for a task. The task is a seed."""
+        """The arguments of the server's ``reset`` that start a task. The task is a seed."""
         return {"seed": task}
 
     def act(self, text: str) -> dict[str, Any]:
-        """The server's action for the agent's text."""
+        """The action for the server: the agent's text as a dict."""
         return {"text": text}
 
     def observe(self, observation: dict[str, Any]) -> str:

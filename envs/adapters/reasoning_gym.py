@@ -72,7 +72,7 @@ class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
 
 @lru_cache(maxsize=64)
 def _make(dataset: str, config: str, seed: int = 0) -> Any:
-    """The library's data set. Its nominal size is 1, but any index can be generated."""
+    """The library's data set for a task. Despite its size of 1, it has an entry for any index."""
     library = gym.import_library(dataset)
     try:
         return library.create_dataset(dataset, seed=seed, size=1, **json.loads(config))

@@ -1,4 +1,4 @@
-"""Names and options of reasoning-gym's tasks, available without the library; and its import."""
+"""Names and options of reasoning-gym's tasks. Only ``import_library`` needs the library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ time_intervals tower_of_hanoi tsumego word_ladder word_sequence_reversal word_so
 zebra_puzzles
 """
 TASKS = tuple(_NAMES.split())
-"""All tasks except ``composite``, which is a mixture, and ``codeio``, which is not
+"""All tasks of reasoning-gym except ``composite``, which is a mixture, and ``codeio``, which is not
 deterministic."""
 
 COMPUTES = (
@@ -79,8 +79,8 @@ class GymOptions(EnvOptions):
 def score_of(task: str, scorer: Any, answer: str, entry: Mapping[str, Any]) -> float:
     """The library's score of an answer, from 0 to 1.
 
-    An answer that makes the scorer raise earns 0. So does an answer with nan, because some scorers
-    accept nan for any number, unless the library's own answer has nan.
+    An answer earns 0 if the scorer raises an exception. An answer that contains "nan" earns 0 if
+    the library's own answer does not, because some scorers accept nan for any number.
     """
     gold = str(entry["answer"])
     if task in WORD_FOR_WORD:

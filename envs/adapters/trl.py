@@ -35,11 +35,11 @@ class TrlEnv(TextEnv[Row, Any]):
     blocking = True
     stop, continues = JSON_CALL.stop, JSON_CALL.continues
     environment: ClassVar[Any]
-    """TRL's class."""
+    """The class that was written for TRL."""
     rows: ClassVar[Iterable[Mapping[str, Any]] | str]
-    """Arguments of ``reset``: rows, or a source of ``envs.datasets``; each row is a task. A column
-    ``split`` selects the split, or else a hash does. The text in a column ``prompt`` precedes the
-    text that ``reset`` returns."""
+    """The tasks, as rows or as a source of ``envs.datasets``. Each row holds the arguments of
+    ``reset``. The column ``split`` selects a row's split; without this column, a hash selects it.
+    The text in the column ``prompt`` precedes the text that ``reset`` returns."""
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
         super().__init__(options, self.dataset(options).split(options.split), services)
@@ -48,7 +48,7 @@ class TrlEnv(TextEnv[Row, Any]):
 
     @classmethod
     def dataset(cls, options: EnvOptions) -> Dataset[Row]:
-        """The rows; ``reset`` receives their columns."""
+        """The rows as tasks; ``reset`` receives the columns of the episode's row."""
         kind: Any = cls
         return load_tasks(kind)
 

@@ -36,7 +36,7 @@ def load_tasks(env_type: Any) -> Dataset[Row]:
 
 @functools.cache
 def described(environment: Any) -> str:
-    """A description, for the agent, of the tools of TRL's class."""
+    """The text that describes the tools of TRL's class to the agent."""
     # Inspects the class, because an instance may open a connection.
     tools = functions(environment.__new__(environment)).values()
     schemas = [
@@ -47,7 +47,7 @@ def described(environment: Any) -> str:
 
 
 def functions(environment: Any) -> dict[str, FunctionTool]:
-    """The tools of an instance, by name: its public methods, as in TRL.
+    """The tools of an instance of TRL's class, by name. As in TRL, each public method is a tool.
 
     Raises:
         ValueError: a method has no type annotation or no description.
@@ -58,7 +58,7 @@ def functions(environment: Any) -> dict[str, FunctionTool]:
 
 
 def _function(method: Callable[..., Any]) -> FunctionTool:
-    """A method as a tool. Plain methods run in a thread, and results become texts."""
+    """A tool that calls a method and returns ``str`` of the result. Plain methods use a thread."""
 
     @functools.wraps(method)
     async def call(**arguments: Any) -> str:

@@ -83,7 +83,7 @@ class VerifiersEnv(TextEnv[Any, Conversation]):
 
 
 def trace_of(conversation: Conversation) -> Any:
-    """The conversation as a trace of verifiers, which is the input of its rewards."""
+    """The conversation as a trace of verifiers, from which a task computes its rewards."""
     vf, task = library("verifiers.v1", "verifiers"), conversation.task
     kinds = {"user": vf.UserMessage, "assistant": vf.AssistantMessage}
     nodes = [

@@ -80,7 +80,7 @@ def compute_score(
 
 @lru_cache(maxsize=8)
 def _env(env_id: str, options: str) -> TextEnv[Any, Any]:
-    """The environment of these options. It is cached, so that its copies share its services."""
+    """The environment with these options. It is cached; its copies share the same services."""
     return make(env_id, **json.loads(options))
 
 

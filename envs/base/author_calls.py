@@ -1,6 +1,7 @@
 """Calls an environment's ``begin`` and ``turn`` on an event loop.
 
-A plain function runs in a thread, or on the loop while a watch measures how long it blocks.
+A function that is not async runs in a thread if the environment declares that its functions block.
+Otherwise it runs on the loop, while another thread measures how long it blocks the loop.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ T = TypeVar("T")
 
 
 class BlockWatch:
-    """Logs a warning if a plain function blocks an event loop. It cannot interrupt the function.
+    """A thread that logs a warning if a function that is not async blocks an event loop.
+
+    The thread cannot interrupt the function.
 
     Args:
-        after_s: seconds of blocking after which the warning is logged, once per call.
+        after_s: seconds of blocking after which the warning is logged. Each call of a function
+            logs at most one warning.
     """
 
     def __init__(self, after_s: float) -> None:
@@ -64,11 +68,11 @@ block_watch = BlockWatch(10.0)
 def call(
     method: Callable[[A], T | Awaitable[T]], argument: A, env: object, blocking: bool
 ) -> T | Awaitable[T]:
-    """Call an environment's function on an event loop; the result may be an awaitable.
+    """Call an environment's function on an event loop and return its result or an awaitable.
 
     Args:
-        method: plain or ``async``.
-        argument: its only argument.
+        method: ``begin`` or ``turn``, either plain or ``async``.
+        argument: the only argument of ``method``.
         env: the environment; messages contain its ``str``.
         blocking: whether a plain function runs in a thread.
     """

@@ -61,7 +61,7 @@ _queues = _ThreadQueues()
 
 
 async def bounded(pending: Awaitable[T], env: object, limit_s: float) -> T:
-    """Await for at most ``limit_s`` seconds, inside a task.
+    """Await ``pending`` for at most ``limit_s`` seconds. The caller must be an asyncio task.
 
     Raises:
         EnvFailure: the awaitable took longer and was cancelled; the message names ``env``.

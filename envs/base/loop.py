@@ -77,7 +77,10 @@ class LoopThread:
             return self._loop
 
     def forget(self) -> None:
-        """Reset after a process fork: the child has no such thread, and the lock may be held."""
+        """Forget the thread and replace the lock, in a child process after a fork.
+
+        The child does not inherit the thread, and would wait for ever for a lock that was held.
+        """
         self._lock = threading.Lock()
         # Not closed: that would close file descriptors that the parent's loop uses.
         self._inherited, self._loop, self._thread = self._loop, None, None

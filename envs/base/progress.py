@@ -78,7 +78,7 @@ class Progress:
             self.tool_cost += call.cost
 
     def _scores(self) -> dict[str, float]:
-        """Scores that the base class adds: the token budget, if there is one, and calls' cost."""
+        """Scores that the base class adds: the token budget, if any, and the cost of tool calls."""
         return scores_of(self.budget) | ({"tool_cost": self.tool_cost} if self.tool_cost else {})
 
 

@@ -1,8 +1,8 @@
 """Shared services of episodes: a sandbox, a retriever, a judge.
 
 A trainer opens an environment class's services once and passes them to every episode. An
-environment used alone opens its services at first use. Its copies (``fork``, ``group``) share the
-lease, and the last copy to close closes the services.
+environment without passed services opens its own at first use. The environment and its copies
+(``fork``, ``group``) share these services. The last of them to close closes the services.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ServiceOpener:
-    """Opens an environment's own services."""
+    """Opens the services of an environment to which the caller passed none."""
 
     owner: str
     """The environment class's name, for messages."""

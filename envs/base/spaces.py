@@ -63,7 +63,7 @@ class Unicode(Space[str]):
 class SharedTexts(Sequence[str]):
     """A view of the texts in shared memory; a deep copy is a tuple of texts.
 
-    Gymnasium reads a space's memory once and expects later changes to show.
+    Gymnasium requests the view once, and expects it to show all later changes of the memory.
     """
 
     def __init__(self, memory: Any, count: int) -> None:

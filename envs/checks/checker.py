@@ -34,16 +34,16 @@ class CheckReport:
     rules: tuple[str, ...]
     """Names of the rules that hold."""
     skipped: tuple[str, ...]
-    """Names of the rules that could not be tested: "gold policy" if the environment has none."""
+    """Names of the rules that could not be tested, such as "gold policy" without a gold policy."""
     tasks: tuple[int, ...]
     """The tasks that were played."""
     longest_block_s: float
     """Longest time in seconds for which an episode blocked the event loop. An episode that exceeds
-    the limit is repeated, and its shortest time counts."""
+    the limit is repeated; only the shortest time of its repetitions counts."""
     num_gold_tasks: int
     """Number of tasks that the gold policy solved; 0 without a gold policy."""
     floor_waiver: str
-    """Reason why the reward floor exceeds 30% of the range; empty if it does not."""
+    """Reason why the reward floor exceeds 30% of the range; empty if the floor is lower."""
 
 
 def check_env(
@@ -64,9 +64,9 @@ def check_env(
             the caller injected them; they stay open until ``env`` is closed.
         num_tasks: number of tasks, spread over the split, that all policies play.
         num_gold_tasks: number of tasks that the gold policy plays.
-        num_interleaved: concurrent episodes in one event loop.
-        num_threads: threads that play concurrently.
-        max_block_s: seconds for which a turn may block the event loop.
+        num_interleaved: number of concurrent episodes in one event loop.
+        num_threads: number of threads that play concurrently.
+        max_block_s: maximum seconds for which a turn is allowed to block the event loop.
         max_rule_s: seconds that one rule may take. If a rule takes longer, the check stops, and a
             daemon thread finishes the rule's last call.
         seed: seed of the episodes.
@@ -139,7 +139,7 @@ def _violations(probe: Probe, max_rule_s: float) -> list[str]:
 
 
 def _start(name: str, rule: Callable[[Probe], Iterator[str]], probe: Probe) -> Future[list[str]]:
-    """Check a rule in a daemon thread; the future holds the findings."""
+    """Start to check a rule in a daemon thread. The returned future receives the findings."""
     checking: Future[list[str]] = Future()
     context = contextvars.copy_context()
 

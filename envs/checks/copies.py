@@ -60,7 +60,7 @@ async def _three_ways(probe: Probe, played: Played, turns: int) -> list[list[Ste
 
 
 async def _taken(env: AnyEnv, actions: Sequence[str]) -> list[StepResult]:
-    """Steps until the episode or the actions end."""
+    """Take the actions in order until the episode ends, and return the step results."""
     steps: list[StepResult] = []
     for action in actions:
         steps.append(await env.astep(action))
@@ -103,7 +103,7 @@ def pickles(probe: Probe) -> Iterator[str]:
 
 
 def side_by_side(probe: Probe) -> Iterator[str]:
-    """Check that two environments with equal options are independent, even when one closes."""
+    """Check that two environments with equal options are independent, even after one is closed."""
     task = probe.tasks[0]
     played = probe.reference(task)
     one, other = made = [probe.build() for _ in range(2)]

@@ -84,7 +84,7 @@ def splits(probe: Probe) -> Iterator[str]:
 
 
 def _distinguish(questions: Mapping[int, tuple[str, str]]) -> bool:
-    """Whether no two tasks have the same first observation."""
+    """Whether all tasks, of which there are at least two, have different first observations."""
     return len({first for _, first in questions.values()}) == len(questions) > 1
 
 
@@ -129,7 +129,7 @@ def order(probe: Probe) -> Iterator[str]:
 
 
 def terminal(probe: Probe) -> Iterator[str]:
-    """Check that every step, also the last, returns the observation of its turn."""
+    """Check that every step, also the last, returns the observation that ``turn`` returned."""
     for name, task in probe.pairs():
         with probe.copies(1) as [env]:
             turns = _record_turns(env)

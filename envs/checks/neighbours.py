@@ -58,7 +58,7 @@ def group(probe: Probe) -> Iterator[str]:
 
 
 def interleaved(probe: Probe) -> Iterator[str]:
-    """Check that episodes interleaved in one event loop equal those played alone."""
+    """Check that episodes interleaved in one event loop equal the same episodes played alone."""
     count = probe.strength.num_interleaved
     chosen = list(islice(cycle(probe.pairs()), count))
     alone = [probe.alone(name, task) for name, task in chosen]
@@ -76,7 +76,10 @@ def interleaved(probe: Probe) -> Iterator[str]:
 
 
 def threads(probe: Probe) -> Iterator[str]:
-    """Check that episodes in threads, played by the synchronous API, equal those played alone."""
+    """Check that episodes in concurrent threads equal the same episodes played alone.
+
+    The threads use the synchronous API.
+    """
     count = probe.strength.num_threads
     chosen = list(islice(cycle(probe.pairs()), count))
     alone = [probe.alone(name, task) for name, task in chosen]
@@ -116,7 +119,10 @@ def threads(probe: Probe) -> Iterator[str]:
 def _differences(
     chosen: list[tuple[str, int]], played: Sequence[object], alone: list[Played], where: str
 ) -> Iterator[str]:
-    """Findings about episodes that differ from those played alone, once per policy and task."""
+    """Findings about episodes that differ from the same episodes played alone.
+
+    Each pair of a policy and a task has at most one finding.
+    """
     reported = set[tuple[str, int]]()
     for pair, one, expected in zip(chosen, played, alone, strict=True):
         if isinstance(one, Played) and one != expected and pair not in reported:

@@ -22,8 +22,8 @@ from envs.play import Played, TextPolicy, aplay, gold_of
 AnyEnv = TextEnv[Any, Any]
 GOLD = "gold"
 WITHOUT_GOLD = "tags around a word"
-"""Name of the policy that replaces a missing gold policy. Of the policies of
-:meth:`Probe.spam`, this one calls the most tools."""
+"""Name of the policy that replaces a missing gold policy. No other policy of :meth:`Probe.spam`
+calls more tools."""
 _TAG = re.compile(r"</?([A-Za-z][\w-]*)>|<\|(?:begin|end)_of_(\w+)\|>")
 
 
@@ -32,13 +32,13 @@ class Strength:
     """How many episodes a check plays, and which time limits it applies."""
 
     gold_tasks: tuple[int, ...]
-    """Tasks that the gold policy plays."""
+    """Indices of the tasks that the gold policy plays."""
     num_interleaved: int = 64
-    """Concurrent episodes in one loop."""
+    """Number of concurrent episodes in one event loop."""
     num_threads: int = 16
-    """Threads that play concurrently."""
+    """Number of threads that play concurrently."""
     max_block_s: float = 0.02
-    """Seconds for which a turn may block the loop."""
+    """Maximum seconds for which a turn is allowed to block the event loop."""
 
 
 class Probe:
@@ -81,7 +81,7 @@ class Probe:
             return loop_thread.run(aplay(env, policy, seed=self.seed, task=task))
 
     def alone(self, name: str, task: int) -> Played:
-        """The episode of a policy when no other episode runs; cached."""
+        """The episode of a policy, played while no other episode runs; cached."""
         if (name, task) not in self._known:
             self._known[name, task] = self.play(name, task)
         return self._known[name, task]
@@ -96,7 +96,7 @@ class Probe:
         return GOLD
 
     def reference(self, task: int) -> Played:
-        """The episode of :attr:`player`."""
+        """The episode of the policy :attr:`player` on a task, played alone."""
         return self.alone(self.player, task)
 
     def pairs(self) -> list[tuple[str, int]]:
@@ -106,7 +106,8 @@ class Probe:
     def policy(self, name: str) -> TextPolicy:
         """A policy for one episode.
 
-        The gold policy comes from an instance that never plays, so it cannot read an episode.
+        The gold policy comes from an instance that never plays. Therefore the policy cannot read
+        the state of an episode.
         """
         return gold_of(self.env) if name == GOLD else self.spam()[name]
 
@@ -129,7 +130,11 @@ class Probe:
         return "".join(chr(letter) for letter in rng.integers(32, 127, size=200))
 
     def _tags(self, observation: str, inside: str) -> str:
-        """``inside`` between each pair of tags: those in the observation, and the usual ones."""
+        """A text with ``inside`` between the tags of each known pair, and in a box.
+
+        The pairs are those in the system prompt, the observation and the stop strings, and the
+        usual pairs for thoughts and answers.
+        """
         named = " ".join([self.env.system_prompt or "", observation, *self.env.stop])
         pairs = {"think": ("<think>", "</think>"), "answer": ("<answer>", "</answer>")}
         for tag in _TAG.finditer(named):

@@ -18,9 +18,9 @@ from envs.play import aplay
 BEAT_S = 0.005
 """Seconds between two heartbeats, which measure whether the loop is free."""
 MAX_TRIES = 5
-"""Number of attempts before an episode counts as blocking the event loop."""
+"""Number of times that an episode must block the event loop before the check fails."""
 CLOSING_S = 5.0
-"""Seconds after ``close`` until all resources must be gone."""
+"""Seconds after ``close`` within which all resources must be released."""
 _SCHEDULE = Path("/proc/thread-self/schedstat")
 _LASTING = ("turnwise-envs", "turnwise-watch", "asyncio_")
 """Threads that a process keeps: the loop thread, its watch, and asyncio's pool."""

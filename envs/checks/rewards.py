@@ -1,4 +1,4 @@
-"""Rules about rewards: the gold policy's, those of ignorant policies, and named contributions."""
+"""Rules about rewards: of the gold policy, of policies without knowledge, and of named rewards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_FLOOR = 0.3
 
 
 def floor_share(env: AnyEnv) -> float:
-    """Position of the floor in the range: 0 at its lower end, 1 at its upper end."""
+    """The reward floor as a share of the reward range: 0 at the lower end, 1 at the upper end."""
     low, high = env.reward_range
     return (env.reward_floor - low) / (high - low)
 

@@ -25,8 +25,8 @@ def same(got, expected):
     got, wrapped = plain(got), isinstance(expected, list) and len(expected) == 1
     return got == expected or (wrapped and got == expected[0])
 """
-"""APPS' comparison: a tuple equals a list, and the expected value may be the only element of a
-list."""
+"""APPS' comparison of an output with the expected value, as Python code. A tuple equals a list.
+If the expected value is a list of one element, the output can also equal that element."""
 _STDIO = "Write a Python program that reads standard input and prints the answer."
 
 

@@ -2,7 +2,8 @@
 
 Programs with equal outputs on random inputs form a cluster. The test-time selection of o1-ioi
 submits a member of the largest cluster ("Competitive Programming with Large Reasoning Models",
-arXiv:2502.06807); its learned scores are not implemented. The inputs are those of the cross-check.
+arXiv:2502.06807). The learned scores of o1-ioi are not implemented. ``envs.code.crosscheck`` draws
+the inputs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Comparison of a program with a reference solution on random small inputs.
 
 One mismatch rejects the program, as in the self-checks of "Competitive Programming with Large
-Reasoning Models" (arXiv:2502.06807). There, a brute-force solution by the model is the reference;
-here it is the task's reference solution. Inputs resemble those of the task's tests. An input on
-which the reference has no output does not count.
+Reasoning Models" (arXiv:2502.06807). In the paper, the model itself writes a brute-force reference;
+here the reference is the task's own solution. Inputs resemble those of the task's tests. An input
+on which the reference has no output does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tools.sandbox import CallTest, OutcomeKind, StdioTest, Test, Verdict
 from tools.sandbox.grading.literal import Call, call_of
 
 SMALL_NUMBER = 9
-"""Largest absolute value of random numbers, unless the tests have larger ones."""
+"""Largest absolute value of random numbers."""
 SMALL_SIZE = 5
 """Maximum number of elements of random lists."""
 FLOAT_TOLERANCE = 1e-6
@@ -33,7 +33,7 @@ class CrossCheck:
     num_compared: int
     """Number of inputs on which the reference has an output."""
     num_equal: int
-    """Number of these inputs on which the program has the same output."""
+    """Number of compared inputs on which the program has the same output as the reference."""
 
     @property
     def agreed(self) -> bool:
@@ -100,9 +100,9 @@ def _calls(task: CodeTask) -> list[Call]:
 
 
 def _small(value: Any, rng: random.Random) -> Any:
-    """A small random value of the same kind.
+    """A small random value of the same kind as ``value``.
 
-    Its numbers are negative only if the original has negative numbers.
+    A number can be negative only if the corresponding number in ``value`` is negative.
     """
     match value:
         case bool():

@@ -189,7 +189,10 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         return go_on(observation, {"turn_cost": self._turn_cost()}, scores=scores)
 
     def difficulty(self, task_index: int) -> float:
-        """Number of filters and maps of a generated task, one to four, scaled to difficulty."""
+        """The difficulty, which grows with a generated task's number of filters and maps.
+
+        One filter or map has difficulty 0; four have difficulty 1.
+        """
         if not isinstance(self.tasks, GeneratedTasks):
             raise NotImplementedError("rows do not say how hard they are")
         recipe = self.tasks.draw(task_index).recipe
@@ -206,7 +209,10 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
         return lambda _: _reference(self.state.task)
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """A policy that forgets second steps and guesses, for generated tasks only."""
+        """A policy that omits second filters and maps, and guesses withheld constants.
+
+        Rows have no such policy.
+        """
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
         return SloppyPolicy(rng)

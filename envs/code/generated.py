@@ -82,10 +82,10 @@ class Composition(NamedTuple):
 
     @property
     def can_withhold(self) -> bool:
-        """Whether the constant of the last map may be withheld, because a test can reveal it.
+        """Whether tasks can withhold the constant of the last map, because a test can reveal it.
 
-        Only compositions with at most one filter qualify, so that the task tests little but the
-        reading of results.
+        The composition must have at most one filter. Such a task is simple, and mainly tests
+        whether the agent reads test results.
         """
         return len(self.filters) < 2 and bool(self.maps) and self.maps[-1] in _SHOWS_AT
 
@@ -110,9 +110,9 @@ class GeneratedTask:
     description: str
     """The recipe in English, with ``?`` for a withheld constant."""
     public: tuple[tuple[list[int], Value], ...]
-    """(argument, expected output) pairs that an agent may see; all lists are short."""
+    """(argument, expected output) pairs that feedback can show; arguments are short lists."""
     hidden: tuple[tuple[list[int], Value], ...]
-    """(argument, expected output) pairs that only the grader sees; the first list is empty."""
+    """(argument, expected output) pairs that only the grader sees; the first argument is []."""
 
     def as_code_task(self) -> CodeTask:
         """The task as a :class:`CodeTask`."""
@@ -193,8 +193,9 @@ class GeneratedTasks:
 def draw_tests(recipe: Recipe, seed: int, *, withhold: bool = False) -> GeneratedTask | None:
     """The recipe's task with its tests, or None if the recipe makes no good task.
 
-    In a good task, outputs differ enough, and for every step some hidden test fails if the step is
-    omitted. Inputs that also fail when a filter's constant is off by one are preferred.
+    A good task has at least ``MIN_DISTINCT_OUTPUTS`` different outputs. In addition, the omission
+    of any step makes some hidden test fail. Among random inputs, those are preferred on which a
+    filter's constant that is wrong by one also changes the output.
     """
     description = (recipe.withholding(recipe.maps[-1]) if withhold else recipe).describe()
     rng = random.Random(f"{seed}/{recipe.describe()}")
@@ -235,7 +236,10 @@ def _near_misses(recipe: Recipe) -> Iterator[Recipe]:
 def _separating(
     inputs: Sequence[list[int]], recipe: Recipe, mistakes: Sequence[Recipe], count: int
 ) -> list[list[int]]:
-    """``count`` inputs on which the recipe differs from most of ``mistakes``, chosen greedily."""
+    """``count`` inputs for which many of ``mistakes`` have another output than the recipe.
+
+    Each input is chosen to expose as many mistakes as possible that earlier inputs do not expose.
+    """
     outputs = [recipe.run(xs) for xs in inputs]
     caught = [
         {i for i, mistake in enumerate(mistakes) if mistake.run(xs) != output}
@@ -255,7 +259,8 @@ def _separating(
 def _probe(recipe: Recipe) -> list[int] | None:
     """A one-element list that reveals the last map's constant.
 
-    The last map's output for it is the constant or its negative. None if there is no such list.
+    For this list, the last map returns the constant or the negated constant. None if no such list
+    exists.
     """
     *before, last = recipe.maps
     inner = Recipe(recipe.filters, tuple(before), "list")
@@ -266,16 +271,20 @@ def _probe(recipe: Recipe) -> list[int] | None:
 
 
 def _draw_list(rng: random.Random, kept: list[int], shortest: int, longest: int) -> list[int]:
-    """A random list. About half of its numbers pass the filters; by chance few would."""
+    """A random list. At least half of its numbers, on average, come from ``kept``.
+
+    ``kept`` holds the numbers that pass the filters; few random numbers pass them.
+    """
     length = rng.randint(shortest, longest)
     return [rng.choice(kept if rng.random() < 0.5 else _NUMBERS) for _ in range(length)]
 
 
 @cache
 def _table(split: str, withhold: bool) -> tuple[list[Composition], list[int]]:
-    """A split's compositions, and the position at which each one's slots begin.
+    """A split's compositions, and the index of each composition's first slot.
 
-    The last position is the total number of slots.
+    A slot is a place for one task. Each composition has several consecutive slots, one for each
+    choice of constants up to a limit. A last index, the total number of slots, follows.
     """
     filter_sets = [
         chosen

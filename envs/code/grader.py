@@ -45,7 +45,7 @@ class Grades(Protocol):
         ...
 
     async def health(self) -> Health:
-        """Counters and gauges."""
+        """Counters and gauges of the sandbox."""
         ...
 
 

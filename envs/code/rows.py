@@ -5,7 +5,7 @@
 - HumanEval (``prompt``, ``test``, ``entry_point``; arXiv:2107.03374): the prompt is the start of a
   program, which the answer completes or repeats; the public test only loads the program.
 - APPS (``envs.code.apps``) and verl (``envs.datasets.verl``): the first test is public. An agent
-  sees it only after its program fails it.
+  sees this test only after the agent's program has failed it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from envs.code.generated import PROMPT
 from envs.code.grammar import CONSTANTS, Recipe, Step, parse
 
 LEAVES_OUT = 0.7
-"""Probabilities with which the sloppy policy omits a second filter and a second map."""
+"""Probability with which the sloppy policy omits a second filter; the same for a second map."""
 READS_FEEDBACK = 0.6
 """Probability with which the sloppy policy takes a withheld constant from the feedback."""
 
@@ -52,7 +52,9 @@ class GoldPolicy:
 
 
 class SloppyPolicy:
-    """Forgets second steps, guesses withheld constants, and does not always read the feedback.
+    """Often omits a second filter or map, and guesses withheld constants.
+
+    It takes a withheld constant from the feedback only with probability ``READS_FEEDBACK``.
 
     Args:
         rng: draws the errors.
@@ -76,9 +78,9 @@ class SloppyPolicy:
 
 
 def leave_out(recipe: Recipe, rng: np.random.Generator) -> Recipe:
-    """The recipe as a sloppy reader remembers it, often without its second steps.
+    """The recipe, in most cases without its second filter and without its second map.
 
-    A step whose constant is withheld is always kept.
+    A filter or map whose constant is withheld is always kept.
     """
 
     def forgotten(step: Step) -> bool:

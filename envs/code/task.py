@@ -10,7 +10,7 @@ from tools.sandbox import Test
 _OPENING = re.compile(r"```[ \t]*(?:(?:python|py)[ \t]*)?\n")
 _CLOSING = re.compile(r"```[ \t]*(?:\n|\Z)")
 _CODE_INDENT = 4
-"""Number of leading blanks from which Markdown reads a fence as code."""
+"""Markdown reads a fence with at least this number of leading blanks as code, not as a fence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class CodeTask:
     entry_point: str
     """The function to write; "" if the task is a whole program."""
     public: tuple[Test, ...]
-    """Tests with visible results; at least one."""
+    """Tests whose results the agent can see; at least one."""
     hidden: tuple[Test, ...]
-    """Tests for the grade only; at least one."""
+    """Tests that only the grader uses; at least one."""
     prelude: str = ""
     """Python code before the agent's program: imports, helpers, a signature to complete."""
     reference: str | None = None
@@ -41,7 +41,9 @@ class CodeTask:
 
 
 def extract_program(action: str) -> str:
-    """The program in an answer: its last fenced Python block, or the whole answer without a block.
+    """The program in an answer: its last fenced Python block.
+
+    If the answer has no such block, the program is the whole answer.
 
     A fence at the end of a line closes a block, unless it is indented like code, for example inside
     a string of the program. A block without a closing fence is also read, because the answer may
@@ -74,6 +76,6 @@ def extract_program(action: str) -> str:
 
 
 def _indent(action: str, at: int) -> int:
-    """Number of blanks before an index, or 0 if its line has other text before the index."""
+    """Number of blanks between the start of a line and ``at``; 0 if other text precedes ``at``."""
     before = action[action.rfind("\n", 0, at) + 1 : at]
     return 0 if before.strip(" \t") else len(before.expandtabs(4))

@@ -9,16 +9,16 @@ from typing import Any
 from tools.sandbox import Verdict
 
 _LARGE = 4096
-"""Approximate maximum bytes of a value that is kept whole."""
+"""Approximate memory in bytes up to which a value is kept whole."""
 _SHOWN = 500
-"""Number of characters kept of the text of a value that is larger than ``_LARGE``."""
+"""Number of characters that are kept of a larger value's text."""
 _OBJECT = 32
-"""Approximate bytes of an object."""
+"""Approximate memory of one Python object in bytes, without its contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargeValue:
-    """The beginning of an output, in place of an output that takes much memory."""
+    """The beginning of an output. It replaces an output that takes much memory."""
 
     head: str
     length: int
@@ -54,7 +54,7 @@ def _cut(value: object) -> LargeValue:
 
 
 def _weight(value: Any, enough: int) -> int:
-    """Approximate bytes of memory; counting stops at ``enough``."""
+    """Approximate memory of a value in bytes; counting stops soon after ``enough`` bytes."""
     match value:
         case str() | bytes():
             return _OBJECT + len(value)

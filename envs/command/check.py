@@ -24,7 +24,7 @@ def check(name: str, words: Sequence[str], num_tasks: int, max_rule_s: float) ->
 
     Raises:
         CheckFailed: the environment breaks the contract; the message lists all violations.
-        ValueError: an option or the number is wrong.
+        ValueError: an option, ``num_tasks`` or ``max_rule_s`` is wrong.
     """
     env = envs.make(name, **read_options(envs.env_type(name).Options, words))
     try:

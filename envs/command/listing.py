@@ -53,7 +53,7 @@ def markdown() -> str:
 
 
 def card_of(kind: type[TextEnv[Any, Any]]) -> Card:
-    """The class's card, with defaults from the class."""
+    """The card of a class. The class's docstring and attributes supply empty fields."""
     doc = inspect.cleandoc(kind.__doc__ or "")
     first = " ".join(doc.partition("\n\n")[0].split())
     turns = next(option.default for option in fields(kind.Options) if option.name == "max_turns")

@@ -20,7 +20,7 @@ from tools.registry import PluginImportError, UnknownNameError
 from tools.sandbox.errors import SandboxUnavailable
 
 BROKEN, MISTAKE = 1, 2
-"""Exit codes: an environment breaks the contract; the command line is wrong."""
+"""Exit codes. BROKEN: the environment breaks the contract. MISTAKE: the command line is wrong."""
 EXPECTED_ERRORS = (
     UnknownNameError,
     PluginImportError,
@@ -41,7 +41,7 @@ class _OneLine(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line ``argv``, by default the process's own, and return the exit code."""
+    """Run a command line and return the exit code; without ``argv``, the process's arguments."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     chosen = _parser().parse_args(argv)
     try:

@@ -10,8 +10,8 @@ from pathlib import Path
 from tools.registry import closest
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".json")
-"""Suffixes of data files. In a folder and on the hub, .json files count only if no file has
-another of these suffixes."""
+"""Suffixes of data files. In a folder and on the hub, .json files are ignored if there are files
+with any of the other suffixes, because .json files often describe a data set and hold no rows."""
 _HUB_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?")
 _DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json", "state.json", "config.json")
 
@@ -97,7 +97,7 @@ class _NoSuchFiles(ValueError):
 
 
 def _wanted(repository: str, config: str | None, listed: Sequence[str]) -> list[str]:
-    """The files of a data set to load."""
+    """The files to load of a hub data set: all of its data files, or those of one folder."""
     names = data_files(listed)
     folders = sorted({name.partition("/")[0] for name in names if "/" in name})
     if config is None and len(folders) > 1:

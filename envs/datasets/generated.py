@@ -44,8 +44,8 @@ class DrawnTasks(Generic[T]):
     """The puzzles of one split.
 
     Args:
-        family: name of the kind of puzzles, including its options. It seeds the draws, so families
-            differ.
+        family: name of the kind of puzzles, including its options. The name is part of the random
+            seed, so different families have different random numbers.
         split: "train", "validation" or "test".
         seed: seed of the puzzles.
         draw: draws a puzzle from a generator.

@@ -77,7 +77,7 @@ def name_of(source: object) -> str:
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Old names of columns by new names, from ``question=problem answer="the answer"``.
+    """The old name of each column by its new name: ``question=problem answer="the answer"``.
 
     Raises:
         ValueError: the text is malformed.

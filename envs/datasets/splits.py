@@ -1,9 +1,9 @@
 """Train, validation and test splits of a data set's rows.
 
-The column ``split`` of a row names its split, or else the name of its file does
-(:mod:`envs.datasets.rows`). If neither does, a hash of the row's key selects the split: train 80,
-validation 10 and test 10 percent. If a data set has a train split but no validation split, the same
-hash moves a tenth of the train rows to validation.
+The column ``split`` of a row names the row's split. Without the column, the name of the row's file
+can name the split (:mod:`envs.datasets.rows`). If neither does, a hash of the row's key selects the
+split: train 80, validation 10 and test 10 percent. If a data set has a train split but no
+validation split, the same hash moves a tenth of the train rows to validation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TaskT = TypeVar("TaskT")
 SPLITS = ("train", "validation", "test")
 """The splits of every environment."""
 ALL = "all"
-"""Name that selects every task of a data set, whatever its split."""
+"""Name that selects the tasks of all splits of a data set."""
 
 
 class EmptySplit(ValueError):
@@ -69,7 +69,9 @@ class Dataset(Generic[TaskT]):
 
 
 def split_of(row: Row, key: str) -> str:
-    """The split of a row: its ``split`` column, or else a hash of ``key`` (80, 10, 10 percent).
+    """The split that a row's ``split`` column names, or that a hash of ``key`` selects.
+
+    The hash selects train for 80, validation for 10 and test for 10 percent of keys.
 
     Args:
         row: the row.
@@ -115,7 +117,7 @@ def arrange(
 
 
 def _carve(keys: Sequence[str], chosen: list[str]) -> tuple[int, int] | None:
-    """Move a tenth of the train rows to validation, selected by the hash.
+    """Move a tenth of the train rows to validation. A hash selects the rows that move.
 
     At least one row moves, and at least one stays.
 

@@ -66,6 +66,6 @@ def report_own_prompts(count: int, num_rows: int, source: str, env: str, columns
 
 
 def answers(gold: Any) -> list[str]:
-    """The accepted answers: Search-R1's ``{"target": [...]}``, a list, or one text."""
+    """The accepted answers in ``gold``: Search-R1's ``{"target": [...]}``, a list, or one text."""
     found = gold.get("target") if isinstance(gold, dict) else gold
     return [found] if isinstance(found, str) else [str(answer) for answer in found or ()]

@@ -59,7 +59,7 @@ def _value(expected: Any) -> Any:
 
 
 def json_of_tests(name: str, tests: Sequence[Test]) -> str:
-    """The tests as the JSON text that :func:`code_tests` reads. All tests have one kind."""
+    """The tests as a JSON text that :func:`code_tests` reads. They must be of the same kind."""
     if all(isinstance(test, AssertTest) for test in tests):
         codes = [f"{t.setup}\n{t.code}".strip() for t in tests if isinstance(t, AssertTest)]
         return json.dumps({"entry_point": name, "asserts": codes})

@@ -32,7 +32,7 @@ class Chooser(Protocol):
 
 
 def normalised(masses: Iterable[float]) -> list[float]:
-    """Scale masses to probabilities. At least one mass must be above 0."""
+    """Probabilities in proportion to ``masses``, of which at least one must be above 0."""
     kept = list(masses)
     return [mass / sum(kept) for mass in kept]
 

@@ -38,12 +38,12 @@ class Said:
 
     text: str
     tokens: tuple[SaidToken, ...] = ()
-    """The response's tokens. Empty if log-probabilities were not requested, or the API gives
-    none."""
+    """The response's tokens. Empty if log-probabilities were not requested, or if the API does
+    not return them."""
 
 
 class ChatEndpoint:
-    """A client of a chat model. It is an asynchronous context manager, for one event loop.
+    """A client of a chat model: an asynchronous context manager for one event loop.
 
     Args:
         url: the API's root: ``http://host:port/v1``.
@@ -52,7 +52,7 @@ class ChatEndpoint:
         limits: limits of one response.
 
     Attributes:
-        who: the model's name in messages.
+        who: the model's name and URL, for messages.
     """
 
     def __init__(self, url: str, model: str, *, key: str = "", limits: CallLimits) -> None:
@@ -89,7 +89,8 @@ class ChatEndpoint:
         Args:
             messages: the conversation.
             max_tokens: maximum tokens of the response.
-            logprobs: number of alternatives per token, or None for no log-probabilities.
+            logprobs: number of alternative tokens to request for each token, with their
+                log-probabilities. None requests no log-probabilities.
 
         Raises:
             ToolFailure: the model did not respond in time.
@@ -151,8 +152,8 @@ class EndpointChooser:
 
         Raises:
             ToolFailure: the model did not respond in time.
-            JudgeFailure: the model refuses, gives no log-probabilities or says none of the options;
-                or it splits an option into tokens, and the first of them is another option.
+            JudgeFailure: the model refuses, gives no log-probabilities, or says none of the
+                options. Or the first token of a longer option is itself another option.
         """
         said = await self._endpoint.say(messages, max_tokens=4, logprobs=MOST_ALTERNATIVES)
         if not any(token.alternatives for token in said.tokens):

@@ -40,13 +40,13 @@ class Preference:
     """A judge's comparison of two answers in both orders."""
 
     first: float
-    """Probability that the first answer is better, with the first answer shown first."""
+    """The judge's probability that the first answer is better, if that answer is shown first."""
     second: float
-    """Probability that the first answer is better, with the first answer shown second."""
+    """The judge's probability that the first answer is better, if that answer is shown second."""
 
     @property
     def probability(self) -> float:
-        """The mean over both orders, which cancels the judge's position bias."""
+        """The mean of ``first`` and ``second``, which cancels the judge's position bias."""
         return (self.first + self.second) / 2
 
     @property
@@ -88,7 +88,7 @@ async def prefer(
 async def grades(
     chooser: Chooser, request: Any, answer: Any, criteria: str = CRITERIA, scale: int = 10
 ) -> list[float]:
-    """The judge's probabilities of an answer's grades, from 1 to ``scale``.
+    """The judge's probability of each grade from 1 to ``scale``, for one answer.
 
     Args:
         chooser: the judge.
@@ -106,7 +106,7 @@ async def grades(
 
 
 def expected_grade(probabilities: Sequence[float]) -> float:
-    """The mean grade, scaled linearly to [-1, 1]: the reward of d-RLAIF.
+    """The expected grade, scaled linearly to [-1, 1]: the reward of d-RLAIF.
 
     Args:
         probabilities: probability of each grade; their sum is 1.
@@ -116,11 +116,13 @@ def expected_grade(probabilities: Sequence[float]) -> float:
 
 
 def ahead(one: Sequence[float], other: Sequence[float]) -> float:
-    """The probability that one answer's grade exceeds the other's; a tie counts as half.
+    """The probability that one answer's grade exceeds another answer's grade.
+
+    A tie counts as half.
 
     Args:
-        one: probabilities of one answer's grades.
-        other: probabilities of the other answer's grades.
+        one: probability of each grade of the one answer.
+        other: probability of each grade of the other answer.
     """
     total, below = 0.0, 0.0
     for mine, theirs in zip(one, other, strict=True):

@@ -186,9 +186,9 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     def _end(
         self, action: Action, answer: str | None, records: Sequence[EnvToolCall] = ()
     ) -> Reply | Awaitable[Reply]:
-        """End the episode with this answer, or without one.
+        """The reply that ends the episode with this answer, or without an answer.
 
-        ``records`` are the last turn's calls.
+        ``records`` are the records of the last turn's calls.
         """
         outcome = MathVerifier.quick(self.state.task.answer, answer) if answer else None
         if answer and outcome is None:
@@ -266,7 +266,10 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return CarelessPolicy(self._layout, self._scripted_tool, rng, chat=self._chat)
 
     def _instructions(self, own_prompt: bool) -> str | None:
-        """The system prompt: rules of the tools and, unless the task has it, the answer format."""
+        """The system prompt: the rules of the tools, and the answer format.
+
+        The answer format is omitted if the task's own prompt contains it.
+        """
         if not self._chosen.instructions:
             return None
         python = PYTHON_RULE if "python" in self.named_tools and not self._chat else ""
@@ -296,7 +299,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 def _syntax(options: MathOptions) -> Syntax:
     """The syntax of calls: the chat template's, or tags.
 
-    ReTool's tags if the interpreter is a tool.
+    The tags are ReTool's if the Python interpreter is among the tools.
     """
     if options.syntax == CHAT.name:
         return CHAT

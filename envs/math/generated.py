@@ -1,17 +1,17 @@
 r"""Generated arithmetic and algebra, with disjoint splits.
 
 A problem's canonical form is the sorted terms of a sum, the coefficients of an equation, or the
-expansion of a product. A hash of it assigns the problem to one split. Therefore no problem of the
-test split is in the training data, not even in another order, for any seed. Task ``i`` is drawn
-from (split, i, seed) alone.
+expansion of a product. A hash of the canonical form assigns the problem to one split. Therefore no
+problem of the test split is in the training data, not even in another order, for any seed. Task
+``i`` is drawn from (split, i, seed) alone.
 
-=========== ====================================== ================================= level
-arithmetic                             algebra
-=========== ====================================== ================================= 1           ``7
-+ 5 - 4 + 8``                      ``3x + 4 = 19`` 2           ``12 * 7 - (15 - 38) * 4``
-``5x - 7 = 2x + 9``, a fraction 3           ``1/2 - 3/4 + 5/6``, a fraction        ``(2x + 3)(x -
-5)``, expanded
-=========== ====================================== =================================
+===== =================================== =====================================
+level arithmetic                          algebra
+===== =================================== =====================================
+1     ``7 + 5 - 4 + 8``                   ``3x + 4 = 19``
+2     ``12 * 7 - (15 - 38) * 4``          ``5x - 7 = 2x + 9``, with a fraction
+3     ``1/2 - 3/4 + 5/6``, with fractions ``(2x + 3)(x - 5)``, to be expanded
+===== =================================== =====================================
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GeneratedTasks:
 
     Args:
         split: "train", "validation" or "test".
-        seed: selects other problems of the same split.
+        seed: selects the problems. Other seeds give other problems of the same split.
         topic: one of ``TOPICS``, or "mixed", which alternates.
         level: 1 to 3.
     """
@@ -133,14 +133,14 @@ def _ratio(value: Fraction) -> str:
 
 
 def _linear(rng: random.Random) -> Drawn:
-    """``ax + b = c`` with a digit as its root."""
+    """An equation ``ax + b = c`` whose root is a digit."""
     a, x, b = rng.randint(2, 9), rng.randint(1, 9), rng.randint(1, 9)
     b *= rng.choice((1, -1)) if a * x > b else 1
     return f"{SOLVE}{polynomial(0, a, b)} = {a * x + b}.", str(x), f"linear {a} {b} {x}"
 
 
 def _linear_both(rng: random.Random) -> Drawn:
-    """``ax + b = cx + d`` with a rational root."""
+    """An equation ``ax + b = cx + d`` whose root is rational."""
     a, c = rng.sample(range(1, 13), 2)
     b, d = (rng.choice((1, -1)) * rng.randint(1, 30) for _ in range(2))
     text = f"{polynomial(0, a, b)} = {polynomial(0, c, d)}"

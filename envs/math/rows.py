@@ -17,8 +17,8 @@ from envs.math.task import MathTask
 
 logger = logging.getLogger(__name__)
 OWN_INSTRUCTIONS = "question=prompt ground_truth=reward_model.ground_truth"
-"""Value of ``columns`` for verl's rows under which math-v0 adds its answer format to every
-prompt."""
+"""Value of the option ``columns`` with which math-v0 reads verl's rows and adds its own answer
+format to every prompt."""
 
 
 @cache

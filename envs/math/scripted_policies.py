@@ -18,7 +18,7 @@ from envs.math.generated import COMPUTE, EXPAND, SOLVE, latex, polynomial
 from tools.builtin.calculator import evaluate
 
 FORGETS = 0.6
-"""Probability that the careless policy forgets the last term of a sum, or the division."""
+"""Probability that the careless policy forgets the last step: a sum's last term, or a division."""
 SLIPS = 0.05
 """Probability that the careless policy gets a number wrong by one."""
 
@@ -164,7 +164,7 @@ class GoldPolicy:
 
 
 class CarelessPolicy(GoldPolicy):
-    """Solves problems of level 1 step by step, but forgets last steps and miscalculates.
+    """Solves problems of level 1 step by step, but often omits the last step or miscalculates.
 
     About four answers in ten are right.
 

@@ -146,21 +146,21 @@ class MixEnv(TextEnv[MixTask, MixState]):
     # ---- copies ----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """A copy of the episode between two turns, including the part's."""
+        """A copy of the episode between two turns, including the episode of the part."""
         self._running()
         self.state.inner = self._playing.snapshot()
         return super().snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot, in the part's environment as well."""
+        """Continue from a snapshot, in this environment and in the part's environment."""
         super().restore(snapshot)
         self._playing.restore(self._inner())
         self._playing.tool_tap = self.tool_tap
 
     def fork(self, reseed: int | None = None) -> Self:
-        """A second environment in the same state.
+        """A copy of the environment in the same state.
 
-        The fork of the part copies the state of tools.
+        The part's environment is forked as well, which copies the state of the tools.
         """
         twin = super().fork(reseed)
         twin._playing.close()
@@ -218,7 +218,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         return self.state.inner
 
     def _success(self, scores: Mapping[str, float]) -> float:
-        """The part's success score. A part without one uses its return, as a share of its range."""
+        """The part's success score. Without one: the return as a share of the reward range."""
         env = self._playing
         if env.success_score:
             return scores.get(env.success_score, 0.0)
@@ -232,7 +232,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
 
 
 def _own(services: Mapping[str, Any] | None, part: str) -> Mapping[str, Any] | None:
-    """The services of a part among a mixture's, or None if the part opens its own."""
+    """The services of one part, or None if the mixture's caller passed no services."""
     if services is None:
         return None
     prefix = f"{part}/"

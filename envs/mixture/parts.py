@@ -17,8 +17,8 @@ from envs.options import EnvOptions, Tasks
 from envs.registration import env_type, options_of, resolve
 
 MAX_PERIOD = 1000
-"""Maximum length of the repeating sequence of parts, which bounds the weights' common
-denominator."""
+"""Maximum length of the repeating sequence of parts. Weights with a large common denominator need
+a longer sequence, and are rejected."""
 _PART = re.compile(
     r"\s*(?:(?P<weight>\d+(?:\.\d+)?)\s*\*\s*)?"
     r"(?P<name>[a-z0-9][a-z0-9_/-]*)"
@@ -180,7 +180,8 @@ def pattern_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
 class MixTask:
     """A task of one part.
 
-    Its ``repr`` is that of the part's task, because indices repeat in splits.
+    The ``repr`` shows the part's task instead of ``index``, because tasks of different splits have
+    equal indices.
     """
 
     part: int
@@ -197,8 +198,8 @@ class MixTasks:
     """The parts' tasks, interleaved by their weights.
 
     The train split has all tasks of every part, and repeats the tasks of small parts. In the other
-    splits no task repeats. These splits end when the first part runs out; if some parts must be
-    complete, they end with the last task of those.
+    splits no task repeats. Such a split ends when the first part has no task left. If ``whole``
+    marks parts, the split ends when all marked parts have no task left.
 
     Args:
         tasks: the tasks of each part.
@@ -255,8 +256,8 @@ def _places(
 ) -> tuple[int, ...]:
     """Positions of tasks in the repeated pattern, up to the last task of the parts in ``whole``.
 
-    Parts that have run out are skipped. The result is cached, because every episode makes an
-    environment.
+    Positions of parts without tasks left are skipped. The result is cached, because every episode
+    makes an environment.
     """
     left = [size if kept else 0 for size, kept in zip(sizes, whole, strict=True)]
     played = [0] * len(sizes)

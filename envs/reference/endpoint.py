@@ -72,7 +72,7 @@ class EndpointJudge:
         return Judgement(_LABELS[label], self._probability(label, said.tokens))
 
     def _probability(self, label: str, tokens: Sequence[SaidToken]) -> float:
-        """The probability of the tokens up to and including the label's last one."""
+        """The joint probability of the response's tokens, up to the last token of the label."""
         text, total = "", 0.0
         for token in tokens:
             text += token.text

@@ -33,7 +33,8 @@ INSTRUCTIONS = (
 OVER_LENGTH = ("length", "context_full")
 """Finish reasons of an action that was cut off."""
 SOFT_FLOOR = {GENERATED: 0.1, "rows": 0.3}
-"""Reward floors of the soft reward: the largest overlap of a question's words with its answer."""
+"""Reward floors of the soft reward, by kind of task. An answer that repeats the question earns up
+to this floor, because questions share words with their reference answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +176,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
         return lambda _: " ".join(self.state.reference.split())
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """A reader that picks wrong sentences or half answers, for generated reports only."""
+        """A policy that picks wrong sentences or half answers. Rows have no such policy."""
         if self._chosen.tasks != GENERATED:
             raise NotImplementedError("rows have no imperfect author")
         return CarelessReader(rng)

@@ -33,8 +33,8 @@ _SENTENCE = re.compile(r"The (\w+) of (\w+) was closed because of (a \w+ in the 
 _QUESTION = re.compile(r"Why was the (\w+) of (\w+) closed\?")
 
 RIGHT_SENTENCE, WHOLE_PHRASE = 0.6, 0.7
-"""Probabilities that the careless reader finds the right sentence, and that it copies the whole
-cause."""
+"""Probabilities of two independent events: the careless reader finds the right sentence, and the
+reader copies the whole cause."""
 
 
 class ReportTasks(DrawnTasks[ReferenceTask]):
@@ -85,7 +85,7 @@ def read(observation: str) -> str:
 
 
 class CarelessReader:
-    """A policy that often takes the cause from another sentence, or copies only its beginning.
+    """A policy that often answers with the cause in a wrong sentence, or with part of the cause.
 
     Args:
         rng: draws the errors.
@@ -95,7 +95,7 @@ class CarelessReader:
         self._rng = rng
 
     def __call__(self, observation: str) -> str:
-        """An answer."""
+        """The answer to a report's question, often a wrong one."""
         cause = read(observation)
         if self._rng.random() >= RIGHT_SENTENCE:
             cause = str(self._rng.choice([found[2] for found in _SENTENCE.findall(observation)]))

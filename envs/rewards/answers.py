@@ -51,7 +51,7 @@ def exact_match(
 
 
 def f1(prediction: str, golds: Sequence[str], normalize: Normalizer = normalize_answer) -> float:
-    """The best F1 of word overlap over the golds, in [0, 1].
+    """The highest F1 of word overlap between the prediction and any gold, in [0, 1].
 
     "yes", "no" and "noanswer" earn no partial credit: if the prediction or the gold is one of them
     and the two differ, F1 is 0.

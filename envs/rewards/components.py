@@ -1,6 +1,6 @@
 """The rewards of ``envs.rewards`` as named components of a rubric, with options.
 
-The reward floor of a format is its full value, because a text of tags alone earns it. The floor of
+The reward floor of a format is its full value, which a text of tags alone can earn. The floor of
 a comparison of answers is 0, because environments read an answer only in tags or another format.
 """
 
@@ -21,8 +21,7 @@ def verdict(right: float = 1.0, wrong: float = -1.0, none: float = -1.0) -> Rewa
     """Fixed values for a right answer, a wrong answer and no answer; by default DAPO's 1 and -1.
 
     Raises:
-        ValueError: a right answer is not worth the most, or no answer is worth more than a wrong
-            one.
+        ValueError: ``right`` is not above ``wrong``, or ``none`` is above ``wrong``.
     """
     if not right > wrong >= none:
         raise ValueError(
@@ -43,7 +42,7 @@ def think_answer() -> Reward:
 
 
 def tag_count() -> Reward:
-    """A quarter for each think and answer tag; see ``thinking.tag_count``."""
+    """0.25 for each of the four think and answer tags; see ``thinking.tag_count``."""
     return _text("tag_count", thinking.tag_count)
 
 

@@ -13,7 +13,7 @@ from envs.rewards.format import boxed_answer, last_boxed
 
 @dataclass(frozen=True, slots=True)
 class MathReward:
-    """A reward, and its instructions for the agent."""
+    """A published reward, and the instructions that it requires for the agent."""
 
     rubric: str
     """The rubric, as a text for ``envs.rewards.make_rubric``."""

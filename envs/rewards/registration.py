@@ -63,7 +63,7 @@ def make_rubric(text: str, key: str = "rubric") -> Rubric:
 
     Args:
         text: a sum of names with weights and options (``envs.rewards.spec``).
-        key: the setting with this value, for messages.
+        key: name of the setting that holds the text, for messages.
 
     Raises:
         ValueError: the text is malformed, or an option or a combination is wrong.

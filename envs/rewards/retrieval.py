@@ -39,9 +39,9 @@ _INFORMATION = re.compile(r"<information>(.*?)</information>", re.DOTALL)
 
 
 def tagged_answer(text: str) -> str | None:
-    """The stripped content of the last complete pair of answer tags, or None without a pair.
+    """The stripped content of the last complete pair of answer tags, or None if there is no pair.
 
-    Search-R1's code requires two pairs, because its texts include the prompt, which has one.
+    Search-R1's code requires two pairs, because its texts include the prompt, which has one pair.
     """
     pairs = _ANSWER.findall(text)
     return pairs[-1].strip() if pairs else None
@@ -50,8 +50,9 @@ def tagged_answer(text: str) -> str | None:
 def searcher_calls(text: str) -> int | None:
     """Number of searches with documents in a text, or None if a tag is wrong.
 
-    R1-Searcher makes seven counts. Queries and documents must open and close equally often. A line
-    break and ``(1)`` must follow the opening tag of documents, and two line breaks the closing tag.
+    As in R1-Searcher's code, seven counts of tags must be equal. They ensure that queries and
+    documents open and close equally often. A line break and ``(1)`` must follow each opening tag of
+    documents. Two line breaks must follow each closing tag of documents.
     """
     counts = {text.count(tag) for tag in _SEARCH_TAGS}
     return counts.pop() if len(counts) == 1 else None
@@ -82,13 +83,13 @@ def searcher_format(text: str) -> str | None:
 
 
 def searcher_zero_reward(text: str, golds: Sequence[str]) -> dict[str, float]:
-    """R1-Searcher's rewards for Qwen, which has one stage: F1, and -2 for a wrong format."""
+    """R1-Searcher's rewards for Qwen, trained in one stage: F1, and -2 for a wrong format."""
     fault = searcher_format(text)
     return {"answer": _searcher_f1(text, golds), "format": 0.0 if fault is None else -2.0}
 
 
 def searcher_stage1_reward(text: str, golds: Sequence[str]) -> dict[str, float]:
-    """R1-Searcher's rewards for Llama in stage 1, for searching and for the format.
+    """R1-Searcher's rewards for Llama in stage 1: for searching, for the format, for the answer.
 
     The paper gives 0.5 for at least one search and 0.5 for the tags of thought and answer. The code
     (train/reward_server_llama_stage1.py) adds 1 for an answer that covers a gold, and -1 for any
@@ -150,7 +151,8 @@ def search_r1_reward(
         structure: reward for the right format with a wrong answer or none. A right answer in a
             wrong format loses the same amount.
         final: reward for a wrong answer in a wrong format.
-        retrieval: additional reward for a gold in a passage, only together with ``structure``.
+        retrieval: additional reward if a passage contains a gold, the format is right and the
+            answer is wrong.
     """
     answer, valid = tagged_answer(text), search_r1_format(text) is None
     right = answer is not None and exact_match(answer, golds) == 1.0
@@ -161,7 +163,7 @@ def search_r1_reward(
 
 
 def _found(text: str, golds: Sequence[str]) -> bool:
-    """Whether an inserted passage holds a gold."""
+    """Whether an inserted passage contains a right answer."""
     read = [normalize_answer(passage) for passage in _INFORMATION.findall(text)]
     sought = [gold for gold in map(normalize_answer, golds) if gold]
     return any(gold in passage for gold in sought for passage in read)

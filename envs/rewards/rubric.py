@@ -41,7 +41,7 @@ class Rubric:
     reward_range: tuple[float, float]
     """Lowest and highest sum of the contributions."""
     reward_floor: float
-    """The most that a text may earn if it is empty, random, parroted, or full of tags."""
+    """Highest sum that a text earns if it is empty, random, full of tags, or repeats the prompt."""
 
     def __call__(self, transcript: Transcript) -> dict[str, float]:
         """The contributions of a transcript, by name."""
@@ -131,7 +131,7 @@ class WeightedSum(Rubric):
 
 
 class Gate(Rubric):
-    """A rubric that counts only at or above a threshold; below it, all contributions are 0.
+    """A rubric that counts only if its sum reaches a threshold; otherwise contributions are 0.
 
     Args:
         rubric: the rubric whose sum is compared with the threshold.

@@ -19,17 +19,17 @@ class Term:
     weight: float
     name: str
     inner: tuple[tuple[Term, ...], ...] = ()
-    """Sums that are arguments, as in ``gate(f1 + tags)``."""
+    """Arguments that are sums of names, such as ``f1 + tags`` in ``gate(f1 + tags)``."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Literal arguments by name."""
+    """Arguments that are literals, by name, such as ``ngram=4``."""
 
 
 def parse_terms(key: str, text: str) -> tuple[Term, ...]:
-    """The terms of ``text``.
+    """The terms of a sum.
 
     Args:
-        key: the setting with this value, for messages.
-        text: a sum, as described above.
+        key: name of the setting that holds the text, for messages.
+        text: the sum, in the syntax that the module's docstring describes.
 
     Raises:
         ValueError: the text is malformed.

@@ -23,7 +23,7 @@ def think_answer_format(text: str) -> float:
 
 
 def tag_count(text: str) -> float:
-    """A quarter for each of the four tags that occurs exactly once, with its line breaks.
+    """0.25 for each of the four tags that occurs exactly once, with its line breaks.
 
     This is open-r1's ``tag_count_reward``. The order does not matter, and tags alone earn all of
     it.

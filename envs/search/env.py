@@ -283,7 +283,7 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return act
 
     def demonstrator(self, rng: np.random.Generator) -> Callable[[str], str]:
-        """The gold policy with guesses, sloppy queries and omitted hops, for the world only."""
+        """A policy that guesses, asks sloppy queries and omits hops. Rows have no such policy."""
         chosen = self._chosen
         if chosen.tasks != WORLD:
             raise NotImplementedError("rows have no imperfect author")
@@ -300,7 +300,10 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         return STYLES[self._protocol.syntax.name]
 
     def _instructions(self, own_prompt: bool) -> str | None:
-        """The system prompt: rules of the tools and, unless the task states them, of the syntax."""
+        """The system prompt: the rules of the tools, and the rules of the syntax.
+
+        The rules of the syntax are omitted if the task's own prompt states them.
+        """
         if not self._chosen.instructions:
             return None
         syntax = "" if own_prompt else self._protocol.instructions
@@ -322,8 +325,8 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Rewards and scores of the episode whose last action is ``last``.
 
-        The answer is the submitted one or, without one, the answer that the syntax finds in the
-        text.
+        The answer is ``answer`` if the agent submitted an answer by a tool. Otherwise the syntax
+        finds the answer in the text.
         """
         state = self.state
         text = self._protocol.as_searches(state.text, self.named_tools)

@@ -55,7 +55,10 @@ Rewards = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Pay:
-    """A reward with its range and its floor: the most that tags without words earn."""
+    """A reward, its range (``least`` to ``most``) and its floor.
+
+    The floor is the highest reward of a text that consists of tags without words.
+    """
 
     rewards: Callable[[Transcript], Rewards]
     least: float = 0.0
@@ -96,9 +99,9 @@ class Protocol:
     code. False: in the last action only."""
 
     def as_searches(self, text: str, tools: Iterable[str]) -> str:
-        """Rewrite calls of other tools as searches, for rewards that check the format.
+        """The text with the calls of other tools rewritten as searches.
 
-        The papers' formats have no other tools.
+        Rewards check the format of this text, because the papers' formats know only searches.
         """
         if self.query_tags is not None:
             for name in tools:
@@ -107,7 +110,7 @@ class Protocol:
         return text
 
     def shown(self, result: ToolResult) -> str:
-        """The text to insert for a search's result. Other tools insert their result's own text."""
+        """The text to insert for the result of a search."""
         if self.numbered is None:
             return self.syntax.wrap(result.text)
         found = result.data if isinstance(result.data, list) else []
@@ -153,7 +156,7 @@ def _research(kind: str, transcript: Transcript) -> Rewards:
 
 
 def _searcher_paper_stage1(transcript: Transcript) -> Rewards:
-    """R1-Searcher's stage 1 in the paper, without the reward for an answer that its code adds."""
+    """R1-Searcher's rewards of stage 1 in the paper. The code also rewards the answer."""
     rewards = searcher_stage1_reward(transcript.text, transcript.golds)
     return {"search": rewards["search"], "format": rewards["format"]}
 
@@ -161,8 +164,8 @@ def _searcher_paper_stage1(transcript: Transcript) -> Rewards:
 def _searcher_passage(passage: Passage) -> str:
     """A passage in the format of R1-Searcher's corpus, with two spaces after "Text:".
 
-    R1-Searcher's experience_maker.py numbers the passages. Their form is that of
-    wiki_corpus_index_bulid/samples/train_np_title_abs_sample_100.tsv.
+    R1-Searcher's experience_maker.py numbers the passages. R1-Searcher's file
+    wiki_corpus_index_bulid/samples/train_np_title_abs_sample_100.tsv has this format.
     """
     return f"Title: {passage.title} Text:  {passage.text}" if passage.title else passage.text
 
@@ -172,7 +175,7 @@ def _no_answer(text: str) -> str | None:
 
 
 def _both(pay: Pay) -> dict[str, Pay]:
-    """The same reward for "code" and "paper"."""
+    """A dict with the same reward for "code" and for "paper"."""
     return {"code": pay, "paper": pay}
 
 

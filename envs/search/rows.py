@@ -1,7 +1,8 @@
-"""Questions from rows of published data sets, recognised by their columns, and their paragraphs.
+"""Questions and paragraphs from rows of published data sets, whose columns identify the data set.
 
-- HotpotQA, 2WikiMultihopQA: ``question``, ``answer``, ``context``, ``supporting_facts``, columnar
-  or as lists, also as JSON in a text; MuSiQue: ``paragraphs``, ``answer_aliases``.
+- HotpotQA, 2WikiMultihopQA: ``question``, ``answer``, ``context`` and ``supporting_facts``. The
+  last two are dicts of lists, lists, or JSON texts of either. MuSiQue: ``paragraphs``,
+  ``answer_aliases``.
 - NQ-open: ``answer`` is a list. TriviaQA: ``answer`` has a ``value`` and ``aliases``. Bamboogle:
   ``Question`` and ``Answer``; FlashRAG: ``golden_answers``, with the other columns under
   ``metadata``.
@@ -23,8 +24,8 @@ from envs.search.world import SearchTask
 from tools.retrieval import Passage
 
 OWN_INSTRUCTIONS = "question=prompt golden_answers=reward_model.ground_truth"
-"""Value of ``columns`` for verl's rows under which search-qa-v0 adds its own rules to every
-prompt."""
+"""Value of the option ``columns`` with which search-qa-v0 reads verl's rows and adds its own rules
+to every prompt."""
 _IDS = ("id", "_id", "question_id")
 
 
@@ -159,7 +160,10 @@ def _paragraphs(row: Row, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 def _pairs(
     row: Row, found: Mapping[str, Any], column: str, seconds: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
-    """Pairs of a title and its values, from a column's table, rows or pairs, also as JSON."""
+    """Pairs of a title and the value for this title, from one column.
+
+    The column holds a dict of lists, a list of dicts, or a list of pairs; or any of these as JSON.
+    """
     value = found.get(column)
     try:
         value = json.loads(value) if isinstance(value, str) else value

@@ -72,12 +72,13 @@ class ErrorRates:
     """
 
     guess: float = 0.05
-    """Probability of an immediate answer with a random value of the right kind."""
+    """Probability of an answer without a search: a random value of the right kind."""
     name_only: float = 0.4
-    """Probability of a search for the person alone, which may find any passage about the person."""
+    """Probability of a query with only the person's name, which can find any passage about the
+    person."""
     one_hop: float = 0.5
-    """Probability of omitting the second hop, so that the answer is the friend's or teacher's
-    name."""
+    """Probability of omitting the second hop. The policy then answers with the name of the friend
+    or teacher."""
 
 
 class GoldPolicy:
@@ -125,7 +126,7 @@ class GoldPolicy:
         return self._search(fact[1]) if self._relations else self._answer(fact[1])
 
     def _open(self, person: str) -> str:
-        """The first action after ``_relations`` is set."""
+        """The first action of an episode. ``_relations`` must be set."""
         return self._search(person)
 
     def _query(self, relation: str, person: str) -> str:

@@ -54,7 +54,7 @@ DISTRACTORS = (
 KINDS = ("1", "2", "3", "comparison")
 """Kinds of questions."""
 MIXTURES: Mapping[str, tuple[str, ...]] = {"mixed": ("1", "2"), "all": KINDS}
-"""Mixtures of kinds, which take turns."""
+"""Names of mixtures, each with the kinds of questions that alternate in it."""
 
 # Without an "e", no name is an English stop word (here, more, same); without repeated syllables,
 # none is baby talk. Two short syllables are few tokens in any tokenizer.
@@ -78,7 +78,7 @@ class SearchTask:
 
 
 def passage_text(relation: str, person: str, value: str) -> str:
-    """The sentence of a fact."""
+    """The sentence that states a fact."""
     return f"The {relation} of {person} is {value}."
 
 

@@ -75,7 +75,7 @@ def made_of(numbers: Sequence[int], expression: str, use_all: bool) -> Fraction:
     """The value of an expression over these numbers.
 
     Args:
-        numbers: the given numbers; each may be used once per occurrence.
+        numbers: the given numbers. An expression can use each element of the list once.
         expression: the text.
         use_all: whether every number must be used.
 
@@ -95,7 +95,10 @@ def made_of(numbers: Sequence[int], expression: str, use_all: bool) -> Fraction:
 
 
 def find(numbers: Sequence[int], target: int, use_all: bool) -> str | None:
-    """An expression for the target with integers as intermediate values, or None."""
+    """An expression with the value ``target``, or None if there is none.
+
+    All intermediate values of the expression are integers.
+    """
     seen: set[tuple[int, ...]] = set()
 
     def search(terms: list[tuple[int, str]]) -> str | None:
@@ -120,7 +123,7 @@ def find(numbers: Sequence[int], target: int, use_all: bool) -> str | None:
 
 
 def _joined(one: tuple[int, str], other: tuple[int, str]) -> list[tuple[int, str]]:
-    """Every integer result of one operation on two terms, with its expression."""
+    """The integer results of all operations on two terms, each with its expression."""
     (a, left), (b, right) = sorted((one, other), reverse=True)
     made = [
         (a + b, f"({left} + {right})"),

@@ -61,7 +61,7 @@ class Puzzle:
 
 
 def read(text: str) -> Puzzle:
-    """Parse and solve a puzzle that :meth:`Puzzle.text` has written.
+    """The puzzle, with its solution, in a text that :meth:`Puzzle.text` returned.
 
     Raises:
         ValueError: the text is malformed, or the puzzle does not have exactly one solution.
@@ -92,7 +92,7 @@ def draw(rng: random.Random, people: int, depth: int) -> Puzzle:
 
 
 def key(puzzle: Puzzle) -> str:
-    """A key of the puzzle's meaning. Puzzles that differ only in wording or order share it.
+    """A key of the puzzle's meaning: puzzles that differ only in wording or order have equal keys.
 
     The key does not depend on names. For each speaker, the key counts the assignments under which
     the statement is true, by the speaker's role and the number of other knights.

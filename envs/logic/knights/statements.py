@@ -1,7 +1,8 @@
 """Statements of knights and knaves: their structure, their truth, and their English.
 
-A statement is a tuple: ``("knight", p)`` and ``("knave", p)`` of person ``p``; ``("and", s, t)``,
-``("or", s, t)``, ``("if", s, t)`` and ``("iff", s, t)`` of two others; ``("not", s)`` of one.
+A statement is a tuple. A claim about person ``p`` is ``("knight", p)`` or ``("knave", p)``. The
+other statements contain statements ``s`` and ``t``: ``("and", s, t)``, ``("or", s, t)``,
+``("if", s, t)``, ``("iff", s, t)`` and ``("not", s)``.
 
 An *assignment* of roles is an integer whose bit ``p`` is set if person ``p`` is a knight. The truth
 of a statement is computed for all ``2 ** people`` assignments at once, as an integer whose bit
@@ -25,19 +26,19 @@ _WORDS = re.compile(r"if and only if|it is not the case that|is a|[()]|\w+")
 
 @cache
 def knights(people: int) -> tuple[int, ...]:
-    """For each person, the assignments under which the person is a knight."""
+    """For each person, the set of assignments in which the person is a knight, as an integer."""
     count = 1 << people
     return tuple(sum(1 << a for a in range(count) if a >> p & 1) for p in range(people))
 
 
 @cache
 def always(people: int) -> int:
-    """The set of all assignments."""
+    """The set of all assignments, as an integer."""
     return (1 << (1 << people)) - 1
 
 
 def truth(statement: Statement, people: int) -> int:
-    """The assignments under which the statement is true."""
+    """The set of assignments under which the statement is true, as an integer."""
     kind = statement[0]
     if kind == "knight":
         return knights(people)[statement[1]]
@@ -56,7 +57,7 @@ def truth(statement: Statement, people: int) -> int:
 
 
 def leaves(statement: Statement) -> list[Statement]:
-    """The claims about one person each that make up a statement, from left to right."""
+    """The claims in a statement, from left to right. Each claim is about one person."""
     if statement[0] in ROLES:
         return [statement]
     return [leaf for part in statement[1:] for leaf in leaves(part)]

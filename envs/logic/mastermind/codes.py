@@ -102,7 +102,10 @@ def num_codes(pegs: int, colours: int, repeats: bool) -> int:
 
 
 def parse_guess(text: str) -> str | None:
-    """The digits between the only ``<guess>`` and ``</guess>``, or None without such a pair."""
+    """The digits between ``<guess>`` and ``</guess>``.
+
+    None if either tag does not occur exactly once, or if there is no guess between the tags.
+    """
     if text.count("<guess>") != 1 or text.count("</guess>") != 1:
         return None
     found = _GUESS.search(text)

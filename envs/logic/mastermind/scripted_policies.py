@@ -1,4 +1,4 @@
-"""Scripted policies: one narrows down the codes, and warm starts imitate a patient one."""
+"""Two scripted policies: one narrows down the codes; the other is patient, for warm starts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GoldPolicy:
     """Guesses the possible code that leaves the fewest possible codes in the worst case.
 
     This is the strategy of Knuth, "The Computer as Master Mind" (1976), except that only possible
-    codes are guessed. If there are many, only a sample of them is considered.
+    codes are guessed. If many codes are possible, the policy considers only a sample of them.
     """
 
     def __init__(self) -> None:

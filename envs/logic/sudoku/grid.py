@@ -117,7 +117,7 @@ def solve(
 
 
 def dig(solution: Grid, size: int, holes: int, rng: random.Random) -> Grid:
-    """A puzzle with the unique solution ``solution``: its cells emptied at random."""
+    """A puzzle with ``holes`` random empty cells, whose only solution is ``solution``."""
     while True:
         order = list(range(size * size))
         rng.shuffle(order)
@@ -137,7 +137,7 @@ def dig(solution: Grid, size: int, holes: int, rng: random.Random) -> Grid:
 
 
 class SudokuTasks:
-    """The puzzles of one split. No full grid is the solution of puzzles in two splits."""
+    """The puzzles of one split. Puzzles of different splits have different solutions."""
 
     def __init__(self, split: str, seed: int, size: int, holes: int) -> None:
         self._split, self._seed, self._size, self._holes = split, seed, size, holes

@@ -1,7 +1,7 @@
 r"""Rewrites notations of numbers and sets that math-verify misreads.
 
 ======================= ======================= ===================================
-as written              as rewritten            what math-verify takes the first for
+as written              as rewritten            math-verify's reading as written
 ======================= ======================= ===================================
 ``1\,000``              ``1000``                1 times 0
 ``1.5e3``               ``(1.5\times 10^{3})``  1.5 times e times 3
@@ -42,6 +42,6 @@ def standard(text: str) -> str:
 
 
 def _symbol(match: re.Match[str]) -> str:
-    """The number without its base if the base is ten; otherwise a symbol named after both."""
+    """The digits alone if the base is ten; otherwise a symbol named after digits and base."""
     base = int(match["base"] or match["short"])
     return match["digits"] if base == 10 else rf"N_{{{int(match['digits'])}b{base}}}"

@@ -30,8 +30,8 @@ _SCRIPT = Path(__file__).with_name("worker.py")
 _START_S = 120.0
 """Seconds for a new process to become ready."""
 _WALL_S = 60.0
-"""Seconds of wall time for a check, in addition to its processor time; generous for busy
-machines."""
+"""Seconds of wall time that a check can take beyond its limit of processor time. The value is high
+because the machine can be busy."""
 _BAD_GOLD = "bad-gold"
 """A process's response to an unreadable gold answer. Its other responses are outcomes."""
 
@@ -230,7 +230,7 @@ class MathVerifier:
         return Outcome(word)
 
     def _ask(self, gold: str, answer: str) -> str | None:
-        """A process's verdict, or None if the pair made the kernel kill the process."""
+        """A process's verdict, or None if the kernel killed the process during the check."""
         for last_try in (False, True):
             worker = self._take()
             try:

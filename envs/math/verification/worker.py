@@ -31,8 +31,9 @@ _BOXED = (math_verify.LatexExtractionConfig(boxed_match_priority=0),)
 def check(gold: str, answer: str) -> str:
     r"""The verdict, one of four words. Both texts are LaTeX without ``\boxed``.
 
-    A gold answer that cannot be read, or does not equal itself, is bad. An answer is unverifiable
-    if it is not mathematics and does not equal the gold answer's text.
+    The verdict is ``BAD_GOLD`` if the gold answer cannot be read or does not equal itself. The
+    verdict is ``UNVERIFIABLE`` if the answer is not mathematics and differs from the gold answer's
+    text.
     """
     wanted = _parse(gold)
     read = [one for one in wanted if not isinstance(one, str)]
@@ -48,10 +49,10 @@ def check(gold: str, answer: str) -> str:
 
 
 def _equal(wanted: list[Any], given: list[Any]) -> bool:
-    """Whether math-verify finds the two equal.
+    """Whether math-verify finds the two answers equal.
 
-    In contrast to math-verify, which accepts only an interval for a gold inequality, an inequality
-    also equals a gold interval.
+    By default, math-verify accepts an interval for a gold inequality, but no inequality for a gold
+    interval. Here an inequality and an interval are equal in either role.
     """
     equal: bool = math_verify.verify(
         wanted, given, allow_set_relation_comp=True, timeout_seconds=None
@@ -61,7 +62,7 @@ def _equal(wanted: list[Any], given: list[Any]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> list[Any]:
-    """math-verify's parse of a text, followed by the text; [] if it cannot be parsed."""
+    """math-verify's parse of a text, followed by the text itself; [] if the text has no parse."""
     # A sentence may end inside the box; a number with its period would not parse.
     boxed = rf"\boxed{{{text.removesuffix('.')}}}"
     parsed: list[Any] = math_verify.parse(boxed, extraction_config=_BOXED, parsing_timeout=None)
@@ -69,7 +70,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _with_imaginary_unit(parsed: Any) -> Any:
-    """The expression with the imaginary unit for the variable i, as math-verify reads it."""
+    """The expression with the imaginary unit in place of the variable i."""
     named = [symbol for symbol in getattr(parsed, "free_symbols", ()) if symbol.name == "i"]
     try:
         return parsed.subs(dict.fromkeys(named, I)) if named else parsed
