@@ -33,8 +33,9 @@ class TokenAgent:
         turn_seed: returns the sampling seed of a turn. If None, the policy chooses seeds.
 
     Attributes:
-        num_turns: number of turns of the episode so far. In an episode with several agents, turns
-            are counted over all of them, and the caller sets this before the agent reads.
+        num_turns: number of turns of the episode so far. In an episode with several agents, the
+            number counts the turns of all agents, and the caller sets it before each call of
+            ``start`` or ``observe``.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class TokenAgent:
         """Text that the template wrote at the start of the next action."""
 
     def fork(self) -> TokenAgent:
-        """A copy with the same tokens so far. The two agents are then independent.
+        """A copy of this agent, with the same tokens so far.
+
+        Later tokens of one agent do not change the other agent.
 
         The copy has the same ``session`` and ``turn_seed`` until the caller changes them.
         """
@@ -116,7 +119,10 @@ class TokenAgent:
         self.segment.append_context(tokens, turn=self.num_turns)
 
     def _opened(self) -> list[int]:
-        """Begin a message. Returns the tokens of the prefill, unless the template writes them."""
+        """Begin an assistant's message, and return the prefill's tokens.
+
+        The result is empty if there is no prefill, or if the template writes the prefill itself.
+        """
         if not self._prefill:
             self._opening = self.renderer.opening
             return []

@@ -23,8 +23,8 @@ fit."""
 class Column(MutableSequence[N]):
     """Numbers of one type.
 
-    An entry is a Python number, and a slice is a list. ``numpy.asarray(column)`` is a view without
-    a copy, which stays the same when the column changes.
+    An entry is a Python number, and a slice is a list. ``numpy.asarray(column)`` makes no copy.
+    Later changes of the column do not change the resulting array.
 
     Args:
         dtype: int8, int32, int64 or float64.

@@ -29,14 +29,15 @@ class SamplingParams:
     """
 
     temperature: float = 1.0
-    """Divisor of the logits. 0 is greedy; log-probabilities are then at temperature 1."""
+    """Divisor of the logits. 0 selects the likeliest token, with its log-probability at temperature
+    1."""
     top_p: float = 1.0
     """Nucleus sampling: tokens are sampled from the smallest set with at least this probability."""
     top_k: int = 0
     """Number of likeliest tokens to sample from, before ``top_p``; 0 for all."""
     with_support: bool = True
-    """Whether the completion reports the support, which ``top_p`` and ``top_k`` kept. Training
-    needs it."""
+    """Whether the completion reports each token's support: the ids that ``top_p`` and ``top_k``
+    kept. Training needs the support."""
     max_tokens: int = 256
     """Maximum number of sampled tokens."""
     stop: tuple[str, ...] = ()
@@ -80,8 +81,8 @@ class Completion:
     """The policy version that sampled each token."""
     finish_reason: FinishReason
     supports: tuple[Sequence[int], ...] | None = None
-    """For each token, the ids from which it was sampled. None if these are all tokens, or if the
-    request does not need the support."""
+    """For each token, the ids from which it was sampled. None if tokens were sampled from the whole
+    vocabulary, or if the request does not need the support."""
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.logprobs) == len(self.versions)

@@ -52,13 +52,16 @@ class Encoder:
         return text.replace(_NAME, r"\ufdd0").replace(_HIDDEN, r"\ufdd1")
 
     def hide(self, text: str) -> str:
-        """Text to insert into a template, in which the texts of special tokens are hidden."""
+        """Text to insert into a template, with the texts of special tokens hidden."""
         return self._any.sub(
             lambda found: f"{_HIDDEN}{self._ids[found[0]]}{_HIDDEN}", self.plain(text)
         )
 
     def rendered(self, text: str) -> str:
-        """A template's output with private names of special tokens, and hidden texts restored."""
+        """A template's output, in which special tokens have their private names.
+
+        Texts that :meth:`hide` has hidden are restored.
+        """
         meant = self._any.sub(lambda found: _name(self._ids[found[0]]), text)
         return re.sub(
             f"{_HIDDEN}([0-9]+){_HIDDEN}",
@@ -101,7 +104,7 @@ def _name(token_id: int) -> str:
 def _renamed(
     tokenizer: Tokenizer, specials: Mapping[int, AddedToken]
 ) -> tuple[Tokenizer, dict[int, int]]:
-    """A copy that knows special tokens only by private names, and a map to their original ids."""
+    """A copy that knows special tokens only by private names, and a map from new to old ids."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()

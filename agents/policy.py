@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PolicyFailure(RuntimeError):
-    """Raised when a policy fails for a reason that is not the episode's.
+    """Raised when a policy fails for a reason that the episode did not cause.
 
     A failure is never a reward. If ``retryable``, the episode restarts; otherwise it counts as
     failed.
@@ -29,7 +29,10 @@ class Policy(Protocol):
 
     @property
     def shares_weights(self) -> bool:
-        """Whether the policy samples from the learner's tensors; ``load_weights`` gets None."""
+        """Whether the policy samples from the learner's tensors.
+
+        If so, ``load_weights`` gets None instead of weights.
+        """
         ...
 
     @property
@@ -40,7 +43,7 @@ class Policy(Protocol):
     def begin(self, sessions: Sequence[str]) -> None:
         """Announce episodes, in the order of their priority.
 
-        A session is the name of one episode, whose key-value cache a policy may keep between turns.
+        A session is the name of one episode, whose key-value cache a policy can keep between turns.
         """
         ...
 
@@ -50,7 +53,7 @@ class Policy(Protocol):
         """Sample one completion of ``prompt_ids``. Cancelling the call stops the generation.
 
         Raises:
-            PolicyFailure: the policy failed for a reason that is not the request's, such as a
+            PolicyFailure: the policy failed for a reason outside the request, such as a missed
                 deadline.
             ValueError: the prompt is empty or longer than the context window.
         """
@@ -101,26 +104,27 @@ class Observable(Protocol):
 
 
 Busy = Callable[[str], AbstractContextManager[None]]
-"""Function that returns a context, whose seconds count as those of the named state."""
+"""Function that takes a state's name and returns a context manager. Seconds within the context
+count as seconds of that state."""
 
 
 @runtime_checkable
 class Serving(Protocol):
-    """A policy whose servers count their own time."""
+    """A policy that counts how its servers spend their time."""
 
     def account(self, lane: Callable[[str, Sequence[str]], Busy]) -> None:
         """Count each server's seconds from now on.
 
         Args:
-            lane: returns a counter of seconds, given a name and states. While several states are
-                active, the first of them counts.
+            lane: called with a server's name and its states, returns a counter of seconds per
+                state. While several states are active, only the first of them counts.
         """
         ...
 
 
 @runtime_checkable
 class Sleeper(Protocol):
-    """A policy that shares a device with the learner, and can free its memory."""
+    """A policy that shares a device with the learner, and can free the device's memory."""
 
     @property
     def sleeps(self) -> bool:

@@ -1,7 +1,7 @@
 """Prompts of published runs as chat templates, by name.
 
 The templates are for base models, whose tokenizers have no roles. In the papers there is one
-question and one answer; here further messages may follow, each on a new line.
+question and one answer; here further messages can follow, each on a new line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ORZ = (
     "This is the problem:\n{% endif %}{{ m.content }}\nAssistant:"
     "{{ ' <think>' if loop.last else '' }}{% endif %}{% endfor %}"
 )
-"""The prompt of Open-Reasoner-Zero (arXiv:2503.24290), as in its code. It ends with ``<think>``."""
+"""The prompt of Open-Reasoner-Zero (arXiv:2503.24290), as in that project's code. It ends with
+``<think>``."""
 
 QWEN_MATH = (
     "<|im_start|>system\n"

@@ -129,7 +129,8 @@ class Renderer:
         """The tokens of several messages between two sampled assistant messages.
 
         Args:
-            messages: as for :meth:`start`. Assistant messages among them are not sampled.
+            messages: as for :meth:`start`. Assistant messages among them count as context, and not
+                as sampled.
             ended: as for :meth:`extend`, which returns the same tokens for a single message.
 
         Raises:
@@ -163,8 +164,8 @@ class Renderer:
     def observe(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
         """The tokens of an observation; see :meth:`extend`.
 
-        Results of calls become tool messages if the template has them. A template with a tool role
-        is enough for the role "tool"; it need not list tools.
+        Results of tool calls become tool messages if the template shows tools (``takes_tools``).
+        For the role "tool", the template only needs a tool role.
         """
         results = observation.results if isinstance(observation, ToolResults) else ()
         if not results:
@@ -215,7 +216,7 @@ class Renderer:
         return (found[0] if found else "") + prefill
 
     def _after_end(self, tokens: list[int], ended: bool) -> list[int]:
-        """The tokens without the first, which ends the message, if the policy sampled that one."""
+        """``tokens`` without the first one, if it ends the message and the policy sampled it."""
         return tokens[1:] if ended and tokens and tokens[0] in self.end_token_ids else tokens
 
     def _end_tokens(self, after_message: str) -> tuple[int, ...]:
@@ -231,7 +232,7 @@ class Renderer:
         return token_id[0] if isinstance(token_id, list) else token_id
 
     def _bridge(self, role: str, observation: str) -> str:
-        """The template's text after an assistant's text, for one message of ``role``.
+        """The template's text between two assistant texts: one message of ``role``.
 
         Templates are slow. Most of them write a message's content unchanged between two fixed
         texts. If a probe confirms this, the two texts are cached.
@@ -246,7 +247,9 @@ class Renderer:
         return around[0] + self._encoder.plain(observation) + around[1]
 
     def _compare(self, conversation: list[dict[str, str]]) -> tuple[str | None, str | None]:
-        """Compare appending with rendering ``conversation`` (user, assistant, user) again.
+        """Compare two ways to tokenize ``conversation``: by appending, and by rendering the whole.
+
+        ``conversation`` has messages of user, assistant and user.
 
         Returns:
             The difference and its consequence for a user. Both are None if there is no difference.

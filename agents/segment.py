@@ -38,8 +38,8 @@ COLUMNS = {
 class Segment:
     """One append-only token sequence; every column has one entry per token.
 
-    The columns of :data:`COLUMNS` may be given as lists. They are kept as
-    :class:`~agents.column.Column`: sequences of Python numbers, and arrays to numpy.
+    The arguments for :data:`COLUMNS` can be lists. The attributes are
+    :class:`~agents.column.Column`: sequences of Python numbers, which NumPy reads as arrays.
     """
 
     token_ids: MutableSequence[int] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Segment:
     parent: int | None = None
     """Index of the segment from which this one forked when the context was edited, or None."""
     offset: int = 0
-    """Number of tokens shared with the parent. They are trained only there."""
+    """Number of tokens shared with the parent. They are trained only in the parent."""
     role: str = ""
     """Role of the conversation, in an episode with several roles; otherwise empty."""
 
@@ -96,7 +96,7 @@ class Segment:
         return twin
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; its values are the constructor's arguments."""
+        """The constructor's arguments by name, as plain data."""
         record: dict[str, Any] = {name: [*getattr(self, name)] for name in COLUMNS}
         record["supports"] = [[*support] for support in self.supports]
         return record | {"parent": self.parent, "offset": self.offset, "role": self.role}
@@ -132,7 +132,7 @@ class Segment:
             )
 
     def _check_supports(self) -> None:
-        """Assert that only sampled tokens have a support, and that it contains the token."""
+        """Assert that only sampled tokens have a support, and that each support has its token."""
         if not self.supports:
             return
         assert len(self.supports) == len(self.token_ids), "supports are not one per token"

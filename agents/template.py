@@ -32,7 +32,7 @@ def tool_message(index: int, name: str, text: str) -> dict[str, str]:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, as text for the encoder.
+    """A tokenizer's chat template. It renders messages as text for the encoder.
 
     Args:
         tokenizer: a Hugging Face tokenizer. If it has no template, it gets ``PLAIN_TEMPLATE``.
@@ -90,7 +90,7 @@ class ChatTemplate:
         return self._render(self._folded(messages) if self.folds_system else messages, tools)
 
     def after_assistant(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The text that the template puts between two assistant messages, including ``messages``.
+        """The template's text between two assistant messages that are separated by ``messages``.
 
         Raises:
             ValueError: the template rejects the messages, or drops assistant messages.

@@ -31,7 +31,8 @@ def set_template(
     Args:
         tokenizer: the tokenizer whose ``chat_template`` is replaced.
         source: the template in Jinja, or "" for the tokenizer's own.
-        arguments: the template's arguments besides the messages. They replace earlier ones.
+        arguments: the template's arguments besides the messages. They replace arguments of the same
+            names that an earlier call wrote.
         prefill: text with which every assistant message starts. If the template's prompt already
             ends with this text, the template stays unchanged.
 

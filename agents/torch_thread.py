@@ -44,7 +44,7 @@ class TorchThread:
 
         Args:
             job: a function that raises nothing.
-            at_most: maximum number of cores of this job, or None for the thread's.
+            at_most: maximum number of cores of this job, or None for ``num_threads``.
 
         Raises:
             RuntimeError: the thread is closed.

@@ -1,4 +1,4 @@
-"""Agents written with any SDK: an OpenAI-compatible endpoint that records sampled tokens."""
+"""An OpenAI-compatible endpoint that records sampled tokens, for agents written with any SDK."""
 
 from agents.capture.episode import CapturedEpisode, CaptureLimits
 from agents.capture.record import Capture, CapturedCall, CapturedTurn

@@ -25,7 +25,7 @@ from agents.segment import Segment
 
 logger = logging.getLogger(__name__)
 LARGEST_NUMBER = 1e15
-"""Maximum magnitude of a reward or score. Squares of returns must fit into 32-bit floats."""
+"""Maximum magnitude of a reward or score, so that squares of returns fit into 32-bit floats."""
 
 
 class Limit(StrEnum):
@@ -47,7 +47,8 @@ class CaptureLimits:
     episode_tokens: int = 0
     """Maximum number of sampled tokens over all answers; 0 sets no limit."""
     completion_timeout_s: float = 1800.0
-    """Seconds that an answer may take, not counting its wait for a free place in the policy."""
+    """Maximum seconds per answer. The time that the request spends in the policy's queue does not
+    count."""
     at_once: int = 0
     """Maximum number of concurrent requests to the policy; 0 sets no limit."""
 
@@ -78,18 +79,18 @@ class CapturedEpisode:
     Args:
         renderer: turns messages into tokens.
         policy: samples completions.
-        sampling: sampling parameters, which override the agent's. The agent may only lower
+        sampling: sampling parameters, which override the agent's. The agent can only lower
             ``max_tokens`` and add stop strings.
         session: the episode's name, for the policy's cache.
         limits: limits of the episode.
-        turn_seed: returns the sampling seed of a request, given its number in order of arrival. If
-            None, the policy chooses seeds.
+        turn_seed: called with a request's number, in order of arrival; returns the request's
+            sampling seed. If None, the policy chooses seeds.
 
     Attributes:
         rewards: rewards by name, or None until they are posted.
         scores: scores by name. Scores are not rewards.
         failure: the reason why the policy failed, or None. A failed episode has no reward.
-        limit: the limit that the last request reached, which truncates the episode, or None.
+        limit: the limit that the last request reached, or None. A limit truncates the episode.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class CapturedEpisode:
         self.rewards, self.scores = dict(rewards), dict(scores)
 
     def captured(self) -> Capture:
-        """The recorded episode. No request may be running."""
+        """The recorded episode. Call this method only while no request runs."""
         segments = [branch.segment for branch in self._history.branches]
         if not segments and self._refused is not None:
             segments = [self._refused]

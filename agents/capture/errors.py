@@ -11,8 +11,8 @@ from typing import Any
 class ApiError(Exception):
     """Raised to answer a request with an error.
 
-    By default, SDKs retry requests after status 409, 429, or 500 and above. A retry does not help
-    against these errors, so a header disables it.
+    By default, SDKs retry requests after status 409, 429, or 500 and above. A retry cannot succeed
+    here, so a header of the response disables retries.
     """
 
     status: int

@@ -1,10 +1,11 @@
-"""The conversations of one episode as a tree of segments, and the position of a request in it.
+"""The conversations of one episode as a tree of segments, and each request's place in the tree.
 
 A request contains a whole history. If it continues a recorded conversation, the recorded tokens are
-kept, and the tokens of the new messages are appended. If it differs from a recorded conversation
-earlier (an edited answer, a replaced tool result, the same question again), it forks there. The
-shared tokens are trained only in the parent. If the request shares no answer with any conversation,
-it begins a new one.
+kept, and the tokens of the new messages are appended. If the request differs from a recorded
+conversation before that conversation's end (an edited answer, a replaced tool result, the same
+question again), it starts a fork: a new segment that begins with a copy of the shared tokens. The
+shared tokens are trained only in the parent segment. If the request shares no answer with any
+conversation, it begins a new one.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class Cut:
     num_tokens: int
     """Number of tokens before this position."""
     turn: int
-    """The turn at this position."""
+    """Number of the turn whose answer ends or starts at this position."""
     answered: bool
-    """Whether the position is after an answer. If False, it is before an answer, which is sampled
-    again."""
+    """Whether the position is after an answer. If False, the position is before a recorded answer,
+    and the request samples another answer there."""
     ended: bool = False
     """Whether the answer's last token ends its message."""
 
@@ -55,9 +56,9 @@ class History:
     def find(self, keys: Sequence[str], tools: str) -> Cut | None:
         """The position from which a request continues, or None if it begins a conversation.
 
-        A position fits if the request begins with all messages before the position. The fitting
-        position after the most messages wins, then the end of a conversation, then the newest
-        conversation.
+        A position fits if the request begins with all messages before the position. Of the fitting
+        positions, the one after the most messages is returned. Of equal ones, a position at the end
+        of a conversation is preferred, then the position in the newest conversation.
 
         Args:
             keys: keys of the request's messages.
@@ -76,7 +77,7 @@ class History:
         )
 
     def edited(self, keys: Sequence[str]) -> int | None:
-        """Index of an answer in the request that differs from the recorded one, or None."""
+        """Index of an answer in the request that differs from the recorded answer, or None."""
         for branch in self.branches:
             same = _common(branch.keys, keys)
             differing = [each[same] for each in (branch.keys, keys) if same < len(each)]
@@ -154,7 +155,7 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def _prefix(segment: Segment, cut: Cut) -> Segment:
-    """The start of a fork: a copy of the parent's tokens, which are trained only in the parent."""
+    """The start of a fork: a copy of the parent's first tokens, with loss_mask 0."""
     count = cut.num_tokens
     return Segment(
         token_ids=segment.token_ids[:count],

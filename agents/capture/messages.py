@@ -41,7 +41,7 @@ class Message:
         return str(self.fields["content"])
 
     def rendered(self, *, takes_tools: bool) -> Mapping[str, Any]:
-        """Fields for the chat template. For a template without calls, calls become text."""
+        """Fields for the chat template. If the template cannot write calls, they become text."""
         calls = self.fields.get("tool_calls")
         if takes_tools or not calls:
             return self.fields
@@ -77,7 +77,10 @@ def read_message(raw: object, index: int) -> Message:
 
 
 def key_of(fields: Mapping[str, Any]) -> str:
-    """A key that is equal for messages that a model reads in the same way. Ignores ids of calls."""
+    """A key that is equal for messages that a model reads in the same way.
+
+    The key does not depend on the ids of tool calls.
+    """
     calls = [
         [call["function"]["name"], call["function"]["arguments"]]
         for call in fields.get("tool_calls", ())

@@ -34,7 +34,7 @@ class CapturedTurn:
     completion: Completion
     calls: list[CapturedCall] = field(default_factory=list)
     asked_at: float = 0.0
-    """Time of the request, on the event loop's clock."""
+    """Time at which the request arrived, in seconds of the event loop's clock."""
     answered_at: float = 0.0
 
 
@@ -42,7 +42,7 @@ class CapturedTurn:
 class Capture:
     """A captured episode.
 
-    Conversations may overlap in time. Here they are in the order of their starts, and turns are
+    Conversations can overlap in time. ``segments`` has them in the order of their starts. Turns are
     numbered over all conversations: a segment's ``turn_ids`` are indices of ``turns``.
     """
 
@@ -55,11 +55,11 @@ class Capture:
 def in_order(
     segments: list[Segment], turns: list[CapturedTurn], system: str | None = None
 ) -> Capture:
-    """Order turns by their segments, instead of by their ends.
+    """A capture of these segments and turns, with the turns in the order of their segments.
 
     Args:
         segments: segments in the order of their starts. Their ``turn_ids`` are replaced.
-        turns: turns in the order of their ends.
+        turns: the turns, in the order in which they ended.
         system: the first system message.
     """
     order = sorted(range(len(turns)), key=lambda turn: (turns[turn].segment, turn))

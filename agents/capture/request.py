@@ -27,7 +27,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": ("auto", "none"),
     "response_format": ({"type": "text"},),
 }
-"""Fields that are accepted only with these values, their defaults."""
+"""Fields that are accepted only with their default values. The values here are the defaults."""
 _MAX_STOPS = 16
 
 

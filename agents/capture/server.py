@@ -36,7 +36,7 @@ _SEND_S = 60.0
 _CLOSE_S = 5.0
 """Seconds that closing waits for clients."""
 MODEL = "policy"
-"""Name of the model in the list of ``models``. Requests may use any other name."""
+"""Name of the model in the list of ``models``. Requests can use any other name."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

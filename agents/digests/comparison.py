@@ -1,4 +1,4 @@
-"""Compares the digests of the tensors that were sent with those of an engine's parameters."""
+"""Compares digests of the tensors that the learner sent with digests of an engine's parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class SentDigests:
 
     by_name: Mapping[str, int]
     tied: Mapping[str, str]
-    """Tensors that share their memory with an earlier one, and its name."""
+    """For each tensor that shares the memory of an earlier tensor: its name, and the earlier
+    tensor's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,20 @@ class LoadedDigests:
     """The digests of an engine's parameters after it loaded weights."""
 
     by_name: Mapping[str, int | None]
-    """By the engine's names; None: the parameter was not loaded."""
+    """Digests by the engine's names of its parameters. None for a parameter that was not loaded."""
     packed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Layers that the engine stacks: ``{"qkv_proj": ["q_proj", "k_proj", "v_proj"]}``."""
+    """Parts of the layers that the engine stacks: ``{"qkv_proj": ["q_proj", "k_proj",
+    "v_proj"]}``."""
     buffers: Mapping[str, int] = field(default_factory=dict)
-    """The engine's persistent buffers, by its names. Some are its own and were never sent."""
+    """Digests of the engine's persistent buffers, by the engine's names. Some buffers are the
+    engine's own and were never sent."""
 
     @classmethod
     def of_workers(cls, answers: Sequence[str]) -> Self | None:
-        """The digests in the workers' answers; None: each worker has a part of the parameters."""
+        """The digests in the workers' answers.
+
+        None if there are several workers, because each has only a part of the parameters.
+        """
         if len(answers) != 1:
             return None
         found = json.loads(answers[0])
@@ -49,18 +55,22 @@ class LoadedDigests:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How an engine's parameters differ from what was sent."""
+    """Differences between an engine's parameters and the sent tensors."""
 
     wrong: list[str]
     """Names of the parameters that differ."""
     transformed: list[str]
-    """Those of them that the engine loaded, and may have changed on loading."""
+    """Names in ``wrong`` of parameters that the engine did load. It may have changed them on
+    loading."""
     tensors: Mapping[str, Sequence[str]]
-    """The sent tensors that were compared under each name."""
+    """Names of the sent tensors, by the name under which they were compared."""
 
 
 def module_path(own: str | None = None) -> str:
-    """``PYTHONPATH`` for workers: ``own`` (None: this process's), and the module's folder."""
+    """``PYTHONPATH`` for workers: ``own``, and the folder of the module that workers import.
+
+    If ``own`` is None, this process's ``PYTHONPATH`` is used.
+    """
     former = os.environ.get("PYTHONPATH", "") if own is None else own
     return os.pathsep.join(filter(None, (former, str(MODULE_FOLDER))))
 
@@ -80,10 +90,12 @@ def digests_of(weights: Mapping[str, torch.Tensor]) -> SentDigests:
 
 
 def compare(sent: SentDigests, loaded: LoadedDigests) -> Comparison:
-    """Compare the engine's parameters with what was sent.
+    """Compare the digests of an engine's parameters with those of the sent tensors.
 
-    A stacked parameter is compared with the sum of its parts. Tensors without a parameter of their
-    name, as a mixture's experts, are compared as one sum, which is named after the first of them.
+    If a parameter stacks several tensors, its digest is compared with the sum of their digests.
+    Some sent tensors have no parameter of their name, such as a mixture's experts. The sum of their
+    digests is compared with the sum over all remaining parameters, under the name of the first such
+    tensor.
     """
     whole_of = {part: whole for whole, parts in loaded.packed.items() for part in parts}
     wholes = {n: ".".join(whole_of.get(word, word) for word in n.split(".")) for n in sent.by_name}

@@ -1,4 +1,4 @@
-"""The digest of a tensor, and the part of it that runs in vLLM's workers.
+"""Computes digests of tensors, in this process and in vLLM's workers.
 
 A worker may run in an interpreter without turnwise: its ``PYTHONPATH`` names this folder, and this
 module imports nothing but torch.
@@ -13,22 +13,22 @@ from typing import Any
 import torch
 
 EXTENSION = "turnwise_digests.WeightDigests"
-"""vLLM's ``--worker-extension-cls``."""
+"""Value of vLLM's option ``--worker-extension-cls``."""
 _CHUNK = {"cpu": 2**16}
 """Number of elements that are hashed at once, by type of device. A CPU's chunk fits its cache. The
 default, 2**22 elements, takes 32 MiB of a GPU's memory beside the engine."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 """Type of integer in which an element's bits are hashed, by the element's size in bytes."""
 _MIX = (-1640531527, -2048144777)
-"""Odd factors, from the golden ratio and from xxHash."""
+"""Odd factors of the hash in :func:`digest`, from the golden ratio and from xxHash."""
 
 
 @torch.no_grad()
 def digest(tensor: torch.Tensor) -> int:
     """The sum of a hash of each element's bits, modulo 2**64.
 
-    Zeros count nothing, and the order does not matter. So a tensor that an engine stacks, pads or
-    transposes has the sum of its parts' digests.
+    A zero adds 0, and the order of the elements does not matter. If an engine stacks, pads or
+    transposes tensors, the digest of the result is therefore the sum of the tensors' digests.
     """
     words = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
     total = 0
@@ -70,7 +70,8 @@ class WeightDigests:
 
         The keys are ``digests`` (of each parameter), ``buffers`` (of each persistent buffer) and
         ``packed`` (vLLM's table of the layers that it stacks). A parameter's digest is null if
-        repacking emptied it and it was not loaded since :meth:`turnwise_watch_weights`.
+        repacking emptied the parameter, and its layer was not loaded since
+        :meth:`turnwise_watch_weights`.
         """
         self._turnwise_stop_watching()
         model = self._turnwise_model()
@@ -99,7 +100,7 @@ class WeightDigests:
 
 
 def _watched(method: Any, taken: dict[int, dict[str, int]]) -> Callable[[Any], Any]:
-    """Wrap ``method.process_weights_after_loading``: first take digests of the layer."""
+    """Make ``method.process_weights_after_loading`` first store the layer's digests."""
     process: Callable[[Any], Any] = method.process_weights_after_loading
 
     def watched(layer: Any) -> Any:

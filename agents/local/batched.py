@@ -91,7 +91,10 @@ class BatchedForward:
     def _extend(
         self, model: Callable[..., Any], first: int, ids: Ints, sizes: Ints, starts: Ints
     ) -> Any:
-        """Append ``ids [P, C]`` to ``P`` rows from ``first``. Each row has ``sizes`` new tokens."""
+        """Append ``ids [P, C]`` to the ``P`` rows from ``first``, and return the model's output.
+
+        Of each row's ids, the first ``sizes [P]`` are tokens and the others are padding.
+        """
         positions = starts[:, None] + np.arange(ids.shape[1])
         # Padding repeats the last position: a later one may be beyond the model's table.
         known = np.minimum(positions, (starts + sizes - 1)[:, None])
@@ -107,7 +110,7 @@ class BatchedForward:
         )
 
     def _masks(self, positions: Tensor) -> Tensor | dict[str, Tensor]:
-        """What tokens at ``positions [P, C]`` read: one mask, or one for each type of layer."""
+        """Attention masks of tokens at ``positions [P, C]``: one, or one for each type of layer."""
         columns = torch.arange(self._span.length, device=positions.device)
         queries = positions[:, :, None]
         masks = {}
@@ -133,7 +136,7 @@ class _Span:
         """Number of positions that the longest row has after the forward pass."""
 
     def set(self, first: int, columns: Tensor, length: int) -> None:
-        """The next forward pass writes the positions ``columns [P, C]`` of rows from ``first``."""
+        """Set the positions to write next: ``columns [P, C]`` of the ``P`` rows from ``first``."""
         self.rows = slice(first, first + len(columns))
         self.row_ids = torch.arange(first, first + len(columns), device=columns.device)[:, None]
         self.columns, self.length = columns, length
@@ -149,7 +152,7 @@ class _RowLayer(CacheLayerMixin):
         """Keys and values, or nothing before the first forward pass."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate rows for keys and values like these."""
+        """Allocate rows with the heads, head size and type of these keys and values."""
         count, capacity = self._span.num_rows, self._span.capacity
         # Zeros, because values beyond a row's length are masked, and masking needs finite values.
         self._rows = tuple(
@@ -171,7 +174,7 @@ class _RowLayer(CacheLayerMixin):
         return keys, values
 
     def reserve(self) -> None:
-        """Change rows and positions to the span's. Cached values are kept where they fit."""
+        """Change the numbers of rows and positions to the span's. Values that fit are kept."""
         if self._rows:
             former = self._rows
             self.lazy_initialization(*former)
@@ -193,11 +196,11 @@ class _RowLayer(CacheLayerMixin):
             rows[target, :, :length] = rows[source, :, :length]
 
     def get_seq_length(self) -> int:
-        """Positions of the longest row. Masks and position ids say those of each row."""
+        """Number of positions of the longest row. The masks account for shorter rows."""
         return self._span.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number of positions that are read, and the first of them."""
+        """Number of positions that the tokens can read, and the first position."""
         return self._span.length, 0
 
     def get_max_length(self) -> int:
@@ -206,7 +209,7 @@ class _RowLayer(CacheLayerMixin):
 
 
 def attention_windows(config: PretrainedConfig) -> dict[str, int | None]:
-    """Types of the model's layers, each with the number of positions that it reads.
+    """The number of positions that a token reads, by type of the model's layers.
 
     None means all positions.
     """

@@ -197,12 +197,12 @@ class Engine:
         self._promote_ready()
 
     def _longest(self, request: Request | None) -> int:
-        """Maximum positions that a row of the active requests, or of ``request``, may need."""
+        """Maximum number of positions that an active request, or ``request``, can need."""
         requests = [request, *(slot.request for slot in self._slots[: self._num_active])]
         return max(one.longest(self._context_window) for one in requests if one is not None)
 
     def _fits(self, request: Request) -> bool:
-        """Whether the cache has room for another row, for ``request``, at its longest."""
+        """Whether the cache has room for ``request``, if every row grows to the greatest length."""
         if self._num_active == self._cache.max_rows or not self._cache.is_bounded:
             return self._num_active < self._cache.max_rows
         return (self._num_active + 1) * self._longest(request) <= self._cache.max_positions
@@ -312,7 +312,7 @@ class Engine:
             self._resize(rows, capacity)
 
     def _resize(self, num_rows: int, capacity: int) -> None:
-        """Change the number of rows and positions. The idle rows that are kept longest go first."""
+        """Change the number of rows and positions. The idle rows least worth keeping go first."""
         count = len(self._slots) - num_rows
         if count > 0:
             idle = sorted(self._slots[self._num_active :], key=Slot.worth_keeping)

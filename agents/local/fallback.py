@@ -14,11 +14,11 @@ from transformers import PreTrainedModel
 from agents.local.forward import Batch, Forward
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
-"""Largest difference of logits in :func:`difference`, relative to their size."""
+"""Largest accepted relative difference of logits in :func:`difference`, by type of the weights."""
 _COARSE_TOLERANCE = 0.2
-"""Largest difference for types with few digits, defined in the same way."""
+"""Largest accepted relative difference for all other types, which have fewer digits."""
 _WIDTH = 16
-"""Number of tokens in :func:`difference`."""
+"""Number of tokens of a test row in :func:`difference`."""
 
 
 class TransformersForward:
@@ -100,10 +100,11 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def difference(forward: Forward, model: PreTrainedModel) -> str | None:
-    """The reason why ``forward``, without rows, is wrong for ``model``, or None if it is right.
+    """The reason why ``forward`` is wrong for ``model``, or None if its logits are right.
 
-    As a test, the last logits of two short rows are computed with ``forward``, which decodes the
-    last token after all others, and with the model without a cache.
+    ``forward`` must have no rows. The test computes the last logits of two short rows twice: with
+    ``forward``, which caches all tokens but the last and then decodes the last one, and with the
+    model without a cache.
     """
     given: Any = model
     config = model.config.get_text_config()

@@ -21,7 +21,7 @@ from agents.local.slots import Ints
 
 _THIN = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 POSITION_DEPENDENT_ROPE = ("dynamic", "longrope")
-"""Variants whose frequencies change with the longest sequence, so that cached keys become stale."""
+"""RoPE variants whose frequencies change with the longest sequence: cached keys become stale."""
 
 
 class Batch(NamedTuple):
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 class Forward(Protocol):
-    """Computes batches, and caches the keys and values of ``R`` rows; at first, of none."""
+    """Computes batches, and caches the keys and values of ``R`` rows. A new object has no rows."""
 
     kind: str
     shares_rows: bool
@@ -106,7 +106,10 @@ def context_window(config: PretrainedConfig) -> int:
 
 
 def rope_window(config: PretrainedConfig) -> int | None:
-    """Tokens up to which rotary embeddings do not depend on the sequence's length, if they do."""
+    """Longest sequence, in tokens, for which rotary embeddings do not depend on its length.
+
+    None if the embeddings never depend on the sequence's length.
+    """
     text: Any = config.get_text_config()
     given = getattr(text, "rope_parameters", None) or {}
     windows = []
@@ -118,7 +121,7 @@ def rope_window(config: PretrainedConfig) -> int | None:
 
 
 def position_bytes(model: PreTrainedModel) -> int:
-    """Bytes of the keys and values of one token."""
+    """Bytes of the keys and values of one token in all layers."""
     config: Any = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -152,7 +155,7 @@ class ThinForward:
         self.reset()
 
     def _allocate(self, num_rows: int, capacity: int) -> None:
-        """Replace the cache by another one, layer by layer, so that no two are in memory."""
+        """Replace the cache layer by layer, so that memory never holds two whole caches."""
         weight: Tensor = self._model.model.embed_tokens.weight
         shape = (2, num_rows, self._num_kv_heads, capacity, self._head_dim)
         self._keys, self._values = [], []  # These would keep the former cache in memory.
@@ -230,7 +233,7 @@ class ThinForward:
         return logits.float()
 
     def _place(self, batch: Batch) -> tuple[_Tokens, list[_Block]]:
-        """The cache positions of the batch's tokens, and the blocks that attend together."""
+        """The cache positions of the batch's tokens, and the blocks that are computed together."""
         num_decode = len(batch.decode_ids)
         num_chunks, width = batch.chunk_ids.shape
         chunk_positions = batch.starts[num_decode:, None] + np.arange(width)
@@ -255,7 +258,7 @@ class ThinForward:
         return tokens, blocks
 
     def _block(self, rows: slice, positions: Tensor, starts: Ints) -> _Block:
-        """The attention of ``rows``, whose tokens have ``positions [P, C]``."""
+        """The block of ``rows`` and its mask. The rows' tokens have ``positions [P, C]``."""
         num_rows, width = positions.shape
         length = int(starts.max()) + width
         if width == 1 and int(starts.min()) + 1 == length:
@@ -338,7 +341,8 @@ class _Layer(NamedTuple):
     v_proj: Any
     o_proj: Any
     q_norm: Any
-    """Norm of each head, as ``k_norm`` is. None if the architecture has neither."""
+    """Normalises each head's queries, as ``k_norm`` does for keys. Both are None in an architecture
+    without these norms."""
     k_norm: Any
     mlp_norm: Any
     mlp: Any

@@ -48,8 +48,8 @@ class Limits:
     context_window: int | None = None
     """Maximum number of tokens in one sequence, or None for the model's configured maximum."""
     cache_bytes: int | None = None
-    """Maximum bytes of keys and values, or None for no maximum. If more requests run than fit, the
-    others wait."""
+    """Maximum bytes of keys and values, or None for no maximum. If more requests arrive than fit,
+    the others wait."""
     prefill_tokens: int = 1024
     """Maximum number of prompt tokens, including padding, that one step computes besides the
     decoding rows."""
@@ -64,7 +64,7 @@ class Limits:
     """With ``deterministic=True``: seconds that a wave waits for an episode that makes no
     request."""
     command_s: float = 60.0
-    """Seconds that closing or a command, which runs between two steps, may take."""
+    """Maximum seconds for closing, and for each command. Commands run between two steps."""
 
 
 @dataclass(slots=True)
@@ -89,12 +89,12 @@ class LocalPolicy:
     Requests are batched continuously. The keys and values of an episode are kept from turn to turn,
     until another episode needs the row; the least recently used row is taken first. The prompt of a
     group, and any other long common prefix, is prefilled once. The cache has room for ``max_slots``
-    times the longest sequence so far, but at most ``limits.cache_bytes``: then it has fewer rows,
-    and requests wait for rows. On a GPU the cache is freed when all episodes have ended.
+    times the longest sequence so far. If this exceeds ``limits.cache_bytes``, the cache has fewer
+    rows, and requests wait for rows. On a GPU the cache is freed when all episodes have ended.
 
-    The model is shared, not copied. A learner may train it in place while nothing is generated, and
-    calls ``load_weights(None, version)`` after each update. If weights change without this call,
-    generating raises PolicyFailure.
+    The model is shared, not copied. A learner can train the model in place while nothing is
+    generated, and must call ``load_weights(None, version)`` after each update. If weights change
+    without this call, generating raises PolicyFailure.
 
     Args:
         model: any causal language model with a cache. Llama, Mistral, Qwen2 and Qwen3 are fastest.
@@ -283,7 +283,7 @@ class LocalPolicy:
         return {"policy": "local", "forward": self.forward_kind}
 
     def take_metrics(self) -> dict[str, float]:
-        """Always empty; :meth:`stats` has the totals."""
+        """An empty dict, because :meth:`stats` has the totals."""
         return {}
 
     async def close(self) -> None:

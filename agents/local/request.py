@@ -87,5 +87,8 @@ class Slot:
     last_used: int = 0
 
     def worth_keeping(self) -> tuple[bool, int]:
-        """Idle rows with lower values are reused first: without an episode, then used long ago."""
+        """Sort key of idle rows: the row with the lowest key is reused first.
+
+        Rows without an episode come first, and among equals the least recently used row.
+        """
         return self.session is not None, self.last_used

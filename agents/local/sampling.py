@@ -91,9 +91,9 @@ def _of(logprobs: Tensor, token_ids: Tensor) -> Tensor:
 
 
 def _running_sums(probs: Tensor) -> Tensor:
-    """The sum of each entry of a row and those before it.
+    """Cumulative sums of each row.
 
-    A GPU's sums may differ between two runs. Where torch must be deterministic, the CPU adds.
+    A GPU's sums may differ between two runs. If torch must be deterministic, the CPU adds.
     """
     if probs.is_cuda and torch.are_deterministic_algorithms_enabled():
         return probs.cpu().cumsum(-1).to(probs.device)
@@ -115,13 +115,13 @@ class _Left(NamedTuple):
     token_ids: Tensor
     """``[B, W]``, the ids of the tokens."""
     cumulative: Tensor
-    """``[B, W]``, the mass of each token and of those before it."""
+    """``[B, W]``, the total probability of each token and all tokens before it."""
     last: Tensor
     """``[B, 1]``, the position of the last token that is kept."""
 
     @property
     def mass(self) -> Tensor:
-        """``[B]``, the mass of all tokens that are kept."""
+        """``[B]``, the total probability of all tokens that are kept."""
         return self.cumulative.gather(-1, self.last)[:, 0]
 
     def draw(self, uniform: Tensor) -> Tensor:
@@ -131,15 +131,15 @@ class _Left(NamedTuple):
         return self.token_ids.gather(-1, torch.minimum(rank, self.last))[:, 0]
 
     def support(self, row: int) -> list[int]:
-        """The token ids that are kept in a row, likeliest first."""
+        """The token ids that are kept in a row, in ascending order."""
         return sorted(self.token_ids[row, : int(self.last[row]) + 1].tolist())
 
 
 def _cut(probs: Tensor, params: Sequence[SamplingParams]) -> list[tuple[list[int], _Left]]:
     """Apply top-k and top-p to ``probs [B, V]``, by groups of rows.
 
-    First, ``top_k`` tokens are kept. Of these, the smallest set with a share of ``top_p`` in their
-    mass is kept (the nucleus of Holtzman et al. 2020, section 3.1).
+    First, ``top_k`` tokens are kept. Of these, the smallest set that holds at least the fraction
+    ``top_p`` of their probability is kept (the nucleus of Holtzman et al. 2020, section 3.1).
     """
     vocabulary = probs.shape[-1]
     ks = [min(p.top_k or vocabulary, vocabulary) for p in params]

@@ -22,7 +22,7 @@ class CacheLimits:
     max_positions: int = sys.maxsize
     """Maximum number of positions of all rows together."""
     is_freed: bool = False
-    """Whether the cache's memory is freed when no episode needs it."""
+    """Whether the cache's memory is freed when no episode needs the cache."""
 
     @property
     def is_bounded(self) -> bool:
@@ -52,7 +52,7 @@ class SlotTable:
         return int(self.tokens.shape[1])
 
     def resize(self, num_rows: int, capacity: int) -> list[int]:
-        """Change the number of rows, at the end, and of positions.
+        """Change the number of rows, at the table's end, and the number of positions per row.
 
         Returns:
             The rows that had more tokens than ``capacity``, which are now empty.
@@ -74,7 +74,7 @@ class SlotTable:
         self.lengths[row] = length
 
     def end(self, num_decode: int, num_chunks: int, width: int) -> int:
-        """Positions of a row that the next step, and its new tokens, need.
+        """Number of positions per row that the next step, and the tokens that it samples, need.
 
         The first ``num_decode`` rows decode. The next ``num_chunks`` prefill ``width`` tokens each.
         """

@@ -14,7 +14,7 @@ _SLACK = 16
 class StopStrings:
     """Checks whether the newest token completes one of ``strings``.
 
-    Only a token that can contain a stop string's last character may complete the string, so a set
+    Only a token that can contain a stop string's last character can complete the string, so a set
     lookup excludes nearly every token. For the other tokens, the end of the completion is decoded
     as a whole, so that characters of several byte-level tokens are decoded correctly.
     """
@@ -29,7 +29,7 @@ class StopStrings:
         self._window = max(len(s.encode()) for s in strings) + _SLACK
 
     def completed_by(self, token_ids: Sequence[int]) -> bool:
-        """Whether the last of ``token_ids``, which are sampled tokens, completes a stop string."""
+        """Whether the last of the sampled ``token_ids`` completes a stop string."""
         if token_ids[-1] not in self._closing:
             return False
         text = _decode(self._tokenizer, token_ids[-self._window :])
@@ -54,7 +54,7 @@ class StopStringTable:
         return self._made[strings]
 
     def _closing(self, character: str) -> frozenset[int]:
-        """Ids of the tokens that may contain ``character``."""
+        """Ids of the tokens that can contain ``character``."""
         if character.isspace():
             # Decoded alone, a token may lose its leading space.
             return frozenset(range(self._vocab_size))

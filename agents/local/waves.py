@@ -10,7 +10,7 @@ from agents.policy import PolicyFailure
 
 
 class Gate:
-    """Holds requests until every announced episode has a request or has ended, then admits all.
+    """Holds requests until every announced episode has a request or has ended; then admits them.
 
     The batches of a wave then depend on the content of its requests and not on their time of
     arrival. For the same reason, the engine releases the rows of ended episodes only between two
@@ -75,11 +75,11 @@ class Gate:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all announced episodes have a request, and there is at least one."""
+        """Whether there are announced episodes, and each of them has a request."""
         return bool(self._held) and None not in self._held.values()
 
     def take_wave(self) -> list[Request]:
-        """All held requests in order. Empty if an episode has no request yet."""
+        """Remove and return all held requests, in order. Empty if an episode has no request yet."""
         return self.abandon() if self.is_complete else []
 
     def abandon(self) -> list[Request]:
@@ -89,7 +89,7 @@ class Gate:
         return held
 
     def touch(self) -> None:
-        """Restart the deadline."""
+        """Start the deadline of :meth:`check` anew."""
         self._since = time.monotonic()
 
     def remaining_s(self) -> float | None:

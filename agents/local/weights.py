@@ -83,7 +83,7 @@ def copy_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) ->
 def verify_weights(
     model: PreTrainedModel, weights: Mapping[str, torch.Tensor], version: int
 ) -> None:
-    """Raise PolicyFailure unless the model holds the bits of ``weights``, in its own type."""
+    """Raise PolicyFailure unless the model's bits are those of ``weights`` in the model's type."""
     state = model.state_dict()
     for name, tensor in weights.items():
         if not torch.equal(_bytes(state[name]), _bytes(tensor.to(state[name]))):

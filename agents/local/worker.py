@@ -47,7 +47,7 @@ class Worker:
         engine: the engine, which only the thread uses from now on.
         gate: holds requests back in deterministic mode. If None, requests start at once.
         thread: the thread that computes the steps.
-        deadline_s: seconds that a command, or closing, may take.
+        deadline_s: maximum seconds for a command, and for closing.
         cores: maximum number of cores of a step, or None for all cores of the thread.
     """
 
@@ -79,7 +79,7 @@ class Worker:
     # Called by other threads.
 
     def submit(self, request: Request, answer: asyncio.Future[Completion]) -> None:
-        """Queue a request. ``answer`` belongs to the running event loop."""
+        """Queue a request. ``answer`` is a future of the running event loop."""
         self._put(_Submit(request, answer))
 
     def cancel(self, request: Request) -> None:
@@ -286,7 +286,7 @@ def _resolve(resolved: list[tuple[asyncio.Future[Completion], _Outcome]]) -> Non
 
 
 def _copy_of(failure: PolicyFailure) -> PolicyFailure:
-    """A copy of the failure for another caller; an exception object has only one traceback."""
+    """A copy of the failure for another caller, because an exception has only one traceback."""
     copy = PolicyFailure(str(failure), retryable=failure.retryable)
     copy.__cause__ = failure.__cause__
     return copy

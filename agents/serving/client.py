@@ -25,7 +25,7 @@ FIRST = -(2**30)
 
 
 class WeightSender(Protocol):
-    """One version of the weights in this process's memory."""
+    """One version of the weights in this process's memory, ready to be sent."""
 
     async def into(self, receiver: Any) -> None:
         """Send the weights to a client of the matching engine.
@@ -59,7 +59,7 @@ class WeightPublisher(Protocol):
 
 
 class UnfitWeights(ValueError):
-    """Raised for weights that must not be published."""
+    """Raised for weights that must not be published, such as weights that are not finite."""
 
 
 class EngineClient(Protocol):
@@ -99,7 +99,7 @@ class EngineClient(Protocol):
 
     @property
     def num_running(self) -> int:
-        """Number of requests without a response."""
+        """Number of requests that have no response yet."""
         ...
 
     async def describe(self) -> None:
@@ -122,14 +122,14 @@ class EngineClient(Protocol):
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
     ) -> tuple[list[float], Completion]:
-        """The log-probabilities of a prompt's tokens, except the first, and a completion."""
+        """The log-probability of each prompt token except the first, and a sampled completion."""
         ...
 
     async def load(self, weights: PublishedWeights, version: int) -> LoadedDigests | None:
         """Load ``weights`` and label them ``version``.
 
         Returns:
-            The digests of the parameters; None: the engine reports none.
+            The digests of the engine's parameters, or None if the engine reports no digests.
         """
         ...
 
@@ -142,7 +142,8 @@ class EngineClient(Protocol):
 class SleepingClient(Protocol):
     """A client of an engine that can free its device's memory, for a learner on the same device.
 
-    The engine wakes in two stages. Loading weights needs room, so the cache comes back after it.
+    The engine wakes in two stages. The cache comes back only after the weights are loaded, because
+    loading needs memory.
     """
 
     async def sleep(self) -> None:
@@ -155,7 +156,8 @@ class SleepingClient(Protocol):
     async def wake(self) -> None:
         """Bring back the weights.
 
-        The next :meth:`EngineClient.load` replaces them, then brings back the cache and resumes.
+        The next :meth:`EngineClient.load` replaces the weights, brings back the cache, and resumes
+        the requests.
         """
         ...
 
@@ -178,7 +180,7 @@ class EngineRunner(Protocol):
         ...
 
     async def start(self) -> None:
-        """Start the engine. It answers some time later.
+        """Start the engine, without waiting until it answers.
 
         Raises:
             ServerGone: the engine cannot be started.
@@ -199,7 +201,7 @@ class EngineRunner(Protocol):
         """A client of the started engine.
 
         Args:
-            session: HTTP connections that the client may use.
+            session: HTTP connections for the client.
             short_s: deadline of calls that generate nothing, in seconds.
             load_s: deadline of loading weights.
         """
@@ -218,8 +220,8 @@ async def wait_until_ready(
     Args:
         client: the engine's client.
         within_s: deadline in seconds.
-        retry_refused: whether a refusal is retried as well, because a proxy may answer while the
-            server behind it restarts.
+        retry_refused: whether to retry after a refusal as well. A proxy may refuse requests while
+            the server behind it restarts.
         every_s: seconds between two attempts.
 
     Raises:

@@ -1,10 +1,10 @@
 """Assigns requests to servers, and queues requests for which no server has room.
 
-The episode with the most turns comes first and, among equals, the one that was announced first.
-Therefore episodes, and the groups and steps that wait for them, finish while their keys and values
-are still in a server's cache. No request waits forever, because the episodes before it run out of
-turns and new episodes come after it. A server's own queue would serve requests in the order of
-their arrival.
+Requests of the episode with the most turns come first. Among episodes with equally many turns, the
+one that was announced first comes first. Therefore episodes finish while their keys and values are
+still in a server's cache, and so do the groups and steps that wait for the episodes. No request
+waits forever, because the episodes before it run out of turns and new episodes come after it. A
+server's own queue would serve requests in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from agents.policy import PolicyFailure
 from agents.serving.server import ManagedServer
 
 _CROWDED = 1.5
-"""A request leaves its home server if that server has this many times the requests of the idlest
-one."""
+"""A request goes to the idlest server if its home server has more requests than this factor times
+those of the idlest server."""
 SPARE = 1.0
 """Number of extra requests at a server, as a fraction of those that it computes at the same time.
-An extra request replaces a finished one immediately. Without it, a place stays empty until the
-response is read here and the next request arrives there."""
+An extra request replaces a finished one immediately. Without extra requests, the server computes
+fewer requests until this process reads the response and the next request arrives at the server."""
 _CHECK_S = 1.0
-"""Seconds between two checks of a waiting request for a recovered server."""
+"""A waiting request checks at this interval, in seconds, whether a server has recovered."""
 _DRAIN_CHECK_S = 0.01
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One completion to be placed on a server. If its server fails, it is placed again."""
+    """A request for one completion. If its server fails, the request is placed again."""
 
     session: str | None
     prompt: int
@@ -68,11 +68,14 @@ class _Session:
     num_waiting: int = 0
     waits_since: float = 0.0
     queued_s: float = 0.0
-    """Seconds that at least one request waited, up to ``waits_since``."""
+    """Seconds, until ``waits_since``, during which at least one of the episode's requests
+    waited."""
 
 
 class Dispatcher:
-    """Places requests on servers, up to the number that each computes plus some extra ones.
+    """Places requests on servers.
+
+    A server gets at most as many requests as it computes at the same time, plus some extra ones.
 
     An episode stays on the server that caches its earlier turns, and a group's members share a
     server, unless that server failed or is much busier than another.
@@ -81,7 +84,7 @@ class Dispatcher:
         servers: the servers.
         max_num_seqs: number of requests that a server computes at the same time, if the server does
             not report it.
-        stuck_s: seconds within which the queue must move.
+        stuck_s: maximum seconds for which requests wait while none of them is placed.
         spare: number of extra requests at a server, as a fraction of those that it computes.
     """
 
@@ -152,7 +155,8 @@ class Dispatcher:
         """Wait for a server with room for ``request``. The caller must later call :meth:`free`.
 
         Raises:
-            PolicyFailure: every server was given up, or the queue did not move in time.
+            PolicyFailure: every server was given up, or no waiting request was placed for
+                ``stuck_s``.
         """
         request.server = asyncio.get_running_loop().create_future()
         request.asked_at = time.monotonic()
@@ -279,7 +283,7 @@ class Dispatcher:
     def _choose(self, request: Request, free: Sequence[ManagedServer]) -> ManagedServer | None:
         """The request's home server, or the idlest of ``free``.
 
-        None to wait for the home server.
+        None if the request should wait for its home server.
         """
         known = self._sessions.get(request.session or "")
         home = (known.home if known is not None else None) or self._homes.get(request.prompt)

@@ -14,7 +14,7 @@ from agents.serving.errors import Refused, Unreachable
 _RETRYABLE = (408, 425, 429)
 """Statuses below 500 after which the request may be retried."""
 _LARGE = 2**18
-"""Characters of a response beyond which a thread parses it: about 2,000 tokens."""
+"""A response with more characters is parsed in a thread. The limit is about 2,000 tokens."""
 _MAX_ERROR = 300
 """Maximum number of characters of a server's error that messages quote."""
 
@@ -29,7 +29,7 @@ async def call(
     as_text: bool = False,
     keep_alive: bool = False,
 ) -> Any:
-    """The response's JSON, or its text with ``as_text``.
+    """Make a request. Returns the response's JSON, or its text with ``as_text``.
 
     Raises:
         Unreachable: the server does not answer in time, or reports an internal error.
@@ -65,8 +65,8 @@ async def call(
 def _parsed(text: str) -> Any:
     """``json.loads`` for a thread beside the event loop.
 
-    The parser in C holds the interpreter until its end. At each function in Python, the loop's
-    thread can go on.
+    Without hooks, the parser in C holds the interpreter's lock until it ends. Here it calls hooks
+    in Python, and during these calls the event loop's thread can run.
     """
     return json.loads(text, parse_int=lambda digits: int(digits), object_hook=lambda found: found)
 

@@ -32,7 +32,7 @@ _LOOK_S = 1.0
 
 
 class Guard:
-    """A process that monitors this one and cleans up when it ends.
+    """A process that watches this process, and cleans up when this process ends.
 
     Args:
         group: a process group that is killed when this process ends. Shared memory that the guard
@@ -53,7 +53,7 @@ class Guard:
         )
 
     def finish(self) -> bool:
-        """Clean up now. Returns whether that succeeded, within seconds."""
+        """Clean up now. Returns whether the cleanup succeeded within ``_FINISH_S`` seconds."""
         assert self._process.stdin is not None
         # Closing alone is not enough: a copy of this process may hold the pipe, too.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as words:
@@ -66,7 +66,7 @@ class Guard:
             return False
 
     def dismiss(self) -> None:
-        """End the guard, because there is nothing left to clean up."""
+        """End the guard, without cleaning up."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None
@@ -74,7 +74,7 @@ class Guard:
 
 
 def shared_memory() -> set[Path]:
-    """Files of shared memory that Python's ``multiprocessing`` created, for all processes."""
+    """Files of shared memory that Python's ``multiprocessing`` created, in any process."""
     if not SHARED_MEMORY.is_dir():
         return set()
     return {path for path in SHARED_MEMORY.iterdir() if path.name.startswith(_LEFT_BEHIND)}
@@ -129,7 +129,8 @@ def members(group: int) -> list[int]:
 def _used_by(process: Path) -> set[int]:
     """Inodes of the shared memory that a process has mapped or open, as far as visible.
 
-    Names would not do, because a semaphore stays mapped under its temporary first name.
+    Inodes are compared instead of names, because a semaphore stays mapped under its temporary first
+    name.
     """
     used = set()
     with contextlib.suppress(OSError):

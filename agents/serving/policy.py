@@ -222,8 +222,8 @@ class ServerPolicy:
     async def load_weights(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
         """Load weights on every server, and verify each.
 
-        Running requests continue with the new weights. A server that this run started and that
-        fails is restarted, and then loads them.
+        Running requests continue with the new weights. If a server that this run started fails, it
+        is restarted, and then loads the weights.
 
         Raises:
             ValueError: ``weights`` is None, but servers share no weights with the learner.
@@ -263,7 +263,7 @@ class ServerPolicy:
         return published, digests_of(weights) if self.compares_digests else None
 
     def progress(self) -> float:
-        """A number that changes with tokens, loaded weights and recoveries of the servers."""
+        """A number that changes with each token, loading of weights or recovery of a server."""
         return float(sum(server.progress for server in self._servers) + self._version)
 
     def component_status(self) -> dict[str, str]:

@@ -1,12 +1,13 @@
 """Verifies weights, by a probe and by digests.
 
-Server and learner must compute the same log-probabilities of a probe. A server's own report proves
-nothing. A server answers 200 even if a checkpoint lacks its output head, and any client may set the
-version label.
+A probe is a short prompt. Server and learner must compute the same log-probabilities of its tokens.
+A server's own report proves nothing: a server answers 200 even if a checkpoint lacks its output
+head, and any client can set the version label.
 
-In bfloat16 the probe sees no small update: two forward passes differ by more than a step changes.
-If an engine reports the digest of each parameter after loading, the digests are compared with those
-of the tensors that were sent. See docs/decisions/0013-digests-show-what-a-probe-cannot.md.
+In bfloat16 the probe detects no small update, because two forward passes differ by more than the
+change that an optimizer step makes. If an engine reports the digest of each parameter after
+loading, these digests are compared with the digests of the sent tensors. See
+docs/decisions/0013-digests-show-what-a-probe-cannot.md.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Proof:
 
     version: int
     difference: float
-    """The largest absolute difference of a log-probability, in nats."""
+    """The largest absolute difference between two log-probabilities of a token, in nats."""
     num_compared: int = 0
-    """Sent tensors whose digests were compared with the server's parameters."""
+    """Number of sent tensors whose digests were compared with those of the server's parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What the learner says of one version."""
+    """The learner's scores of the probe, and its tensors' digests, for one version."""
 
     scores: list[float]
     digests: SentDigests | None
@@ -96,7 +97,7 @@ class Prober:
 
         Args:
             version: the version that is published.
-            digests: the digest of each tensor that is sent; None: digests are not compared.
+            digests: the digests of the sent tensors, or None to compare no digests.
         """
         scores = list(await self._score(self._prompt, 1.0, ()))
         former = list(self._expected.items())[-1:]
@@ -117,7 +118,7 @@ class Prober:
             version: one of the last two versions passed to :meth:`expect`.
             sampled: whether sampled tokens are compared as well. The learner scores them with its
                 current weights, so pass False if the learner may have a newer version.
-            loaded: the server's digests after it loaded ``version``; None: it reported none.
+            loaded: the server's digests after it loaded ``version``, or None if it reported none.
 
         Raises:
             WeightsDiffer: the server runs other weights, or labels them with another version.
@@ -156,8 +157,9 @@ class Prober:
     ) -> int:
         """Raise WeightsDiffer if a parameter differs; returns the number of compared tensors.
 
-        The first weights are the ones that the server started with. A parameter that differs even
-        then is one that the engine transforms, and is not compared.
+        The first weights are the ones that the server started with. If a parameter differs already
+        in this first comparison, the engine transforms the parameter, and later comparisons leave
+        it out.
         """
         found = compare(sent, loaded)
         if self._incomparable is None:

@@ -21,8 +21,8 @@ from agents.serving.orphans import KILL_S, Guard, group_exists, kill_group
 
 logger = logging.getLogger(__name__)
 _GATE = 'read -r go && exec "$@" </dev/null'
-"""Command that starts the server only after a line arrives, when the guard runs. Without a line it
-exits."""
+"""Shell command that waits for a line and then starts the server. The line is written when the
+guard runs. If the input ends without a line, the command exits."""
 
 
 class ServerProcess(ABC):
@@ -76,7 +76,7 @@ class ServerProcess(ABC):
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the server. It listens some seconds later.
+        """Start the server, without waiting until it listens.
 
         Raises:
             ServerGone: the program does not exist, or the process cannot be started.

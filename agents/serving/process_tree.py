@@ -25,7 +25,7 @@ class Tree:
 
     @classmethod
     def of(cls, pid: int) -> Tree:
-        """The process that has this id now. ``born`` is -1 if there is none."""
+        """The process that has this id now. ``born`` is -1 if no process has this id."""
         return cls(pid, _born(pid))
 
     @property

@@ -27,7 +27,7 @@ from agents.serving.probe import Prober, Proof, WeightsDiffer
 logger = logging.getLogger(__name__)
 MAX_RESTARTS_IN_A_ROW = 3
 RESTART, SYNC, GENERATE = "restart", "sync", "generate"
-"""States as which a server's seconds are counted."""
+"""Names of the states whose seconds are counted for each server."""
 _REUSED_S = 2.0
 """Seconds of idleness after which a connection is not reused. Servers close idle connections after
 5 s, and a request sent at that moment is lost."""
@@ -123,12 +123,12 @@ class ManagedServer:
 
     @property
     def progress(self) -> float:
-        """A number that changes when the server reads, samples, loads weights or recovers."""
+        """A number that changes with each token, loading of weights or recovery of the server."""
         return (self._tokens or 0.0) + self._num_done
 
     @property
     def num_running(self) -> int:
-        """Number of requests without a response."""
+        """Number of requests that have no response yet."""
         return self.client.num_running
 
     @property
@@ -203,7 +203,7 @@ class ManagedServer:
             self.mark_unhealthy(Broken(f"it did not sleep: {error}"))
 
     async def wake(self) -> None:
-        """Take the device again. Requests wait until the next :meth:`load`."""
+        """Take the device's memory again. Requests wait until the next :meth:`load`."""
         self._device_free.set()
         if not self.is_ready:
             return
@@ -239,7 +239,7 @@ class ManagedServer:
         )
 
     def mark_unhealthy(self, error: Unreachable) -> None:
-        """Stop sending requests until the server is verified again. Running requests end now."""
+        """Stop sending requests until the server is verified again. Running requests fail now."""
         if self._recovery is not None or self.broken is not None:
             return
         self._ready.clear()
@@ -322,7 +322,11 @@ class ManagedServer:
             return seconds, proof
 
     async def _recover(self, error: Unreachable) -> None:
-        """Verify the server if it may only have lost a connection; else restart or await it."""
+        """Verify the server, and restart it if the verification fails.
+
+        A server whose response was invalid is restarted at once. A server that this run did not
+        start is awaited instead of restarted.
+        """
         logger.warning("%s failed and is checked: %s", self.client.url, error)
         try:
             last: Exception = error

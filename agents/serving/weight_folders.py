@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 _FREE_FACTOR = 3
-"""Number of copies for which shared memory must have room, or else it is not used. The newest two
-are kept while the next one is written."""
+"""Shared memory is used only if it has room for this number of copies of the weights: the newest
+two are kept while the next one is written."""
 ADAPTER_CONFIG = "adapter_config.json"
 """Name of a file that marks the folder of an adapter."""
 
@@ -35,8 +35,8 @@ class WeightFolders:
     """A run's published weights, one folder for each version. The newest two are kept.
 
     Args:
-        parent: a folder that the servers see under the same path. If None, shared memory if it has
-            room, else the temporary folder.
+        parent: a folder that the servers see under the same path. None selects shared memory, or
+            the temporary folder if shared memory lacks room.
         adapter: the content of ``adapter_config.json``, or None if the weights are a whole model's.
     """
 

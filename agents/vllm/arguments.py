@@ -23,7 +23,8 @@ RESERVED = {
     "logprobs_mode": "",
     "generation_config": "",
 }
-"""Reserved arguments, with the setting to use instead. Empty if training depends on the value."""
+"""Reserved arguments, with the setting to use instead. The setting is empty if users cannot choose
+the value, because training depends on it."""
 
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """Executor that computes the model in the scheduler's process. By default, vLLM uses a separate
@@ -65,7 +66,8 @@ class StartConfig:
     lora_targets: tuple[str, ...] = ()
     """Layers that the adapter changes, by the last part of their names."""
     gpu_memory: float = 0.0
-    """Fraction of the GPU's memory for vLLM. 0 is vLLM's own default, for a GPU of its own."""
+    """Fraction of the GPU's memory for vLLM. 0 selects vLLM's own default, for a GPU that no other
+    process uses."""
     sleep: bool = False
     """Whether vLLM can free its GPU's memory during updates."""
     log: Path | None = None
@@ -74,7 +76,7 @@ class StartConfig:
     def core_arguments(self) -> dict[str, Any]:
         """The arguments by vLLM's names.
 
-        Log-probabilities are those of the sampling distribution.
+        With these arguments, vLLM reports log-probabilities of the sampling distribution.
         """
         arguments: dict[str, Any] = {
             "model": self.model,

@@ -161,8 +161,8 @@ class VLLMClient:
 
         Running requests continue with the new weights, for which the server recomputes their keys
         and values. If the endpoint reports no versions, the pause waits until running requests are
-        done. After a failure the server stays paused. Another :meth:`load` may repair it, but a
-        request would crash it.
+        done. After a failure the server stays paused. Another :meth:`load` can repair the server,
+        but a request would crash the server.
 
         Returns:
             The digests of the loaded parameters. None if an adapter was loaded, if the workers
@@ -170,7 +170,7 @@ class VLLMClient:
 
         Raises:
             Unreachable: the server does not answer in time, or could not load the weights.
-            Refused: the server lacks these endpoints, or does not support the adapter.
+            Refused: the server lacks the endpoints for this, or does not support the adapter.
         """
         mode = "keep" if self.reports_versions else "wait"
         # Before the pause: a server without adapters refuses here, and keeps serving.
@@ -217,7 +217,7 @@ class VLLMClient:
     async def _receive_watched(
         self, weights: PublishedWeights, *, known: bool
     ) -> LoadedDigests | None:
-        """Make the workers read the weights; returns the digests of what they then hold."""
+        """Make the workers read the weights. Returns the digests of the loaded parameters."""
         is_whole = not (isinstance(weights, Path) and is_adapter(weights))
         if not (is_whole and self.reports_digests and self.num_workers == 1):
             await self._receive(weights, known=known)
@@ -228,7 +228,7 @@ class VLLMClient:
         return LoadedDigests.of_workers(answer["results"])
 
     async def _receive(self, weights: PublishedWeights, *, known: bool) -> None:
-        """Make the workers read the weights. ``known`` means that they hold an older adapter."""
+        """Make the workers read the weights. ``known``: they already hold an older adapter."""
         if not isinstance(weights, Path):
             await weights.into(self)
         elif known:
@@ -239,7 +239,7 @@ class VLLMClient:
             await self._on_workers({"method": "reload_weights", "kwargs": path})
 
     async def transfer(self, verb: Verb, arguments: Mapping[str, Any]) -> None:
-        """Call a verb of vLLM's own transfer of weights.
+        """Call one step (a verb) of vLLM's own weight transfer.
 
         Raises:
             Unreachable: the server does not answer in time, or fails.

@@ -125,11 +125,12 @@ class Engine:
         """Pause the engine, load the weights or the adapter, set the version label, and resume.
 
         Running requests continue with the new weights, for which the engine recomputes their keys
-        and values. After a failure the engine stays paused. Another :meth:`load` may repair it, but
-        a request would crash it.
+        and values. After a failure the engine stays paused. Another :meth:`load` can repair the
+        engine, but a request would crash the engine.
 
         Returns:
-            The digests of the loaded parameters; None for an adapter, and with several workers.
+            The digests of the loaded parameters. None if an adapter was loaded, or if the engine
+            has several workers.
 
         Raises:
             Unreachable: the engine does not answer in time, or could not load the weights.
@@ -146,7 +147,7 @@ class Engine:
         return loaded
 
     async def _receive_watched(self, weights: PublishedWeights) -> LoadedDigests | None:
-        """Load the weights; returns the digests of what the engine then holds."""
+        """Load the weights. Returns the digests of the loaded parameters."""
         is_whole = not (isinstance(weights, Path) and is_adapter(weights))
         extension = str(self._llm().vllm_config.parallel_config.worker_extension_cls)
         reports = extension.endswith(f".{WeightDigests.__qualname__}")
@@ -172,7 +173,7 @@ class Engine:
         await self._do("load weights", loading, self._load_s)
 
     async def transfer(self, verb: Verb, arguments: Mapping[str, Any]) -> None:
-        """Call a verb of vLLM's own transfer of weights.
+        """Call one step (a verb) of vLLM's own weight transfer.
 
         Raises:
             Unreachable: the engine does not answer in time, or fails.

@@ -192,7 +192,7 @@ class VLLMEngineProcess:
                 self._guard.stdin.write(f"{found.pid} {found.born}\n".encode())
 
     def _processes(self) -> list[int]:
-        """This process, which creates the shared memory, and those that compute."""
+        """Ids of this process, which creates the shared memory, and the processes that compute."""
         return [os.getpid(), *(one.pid for found in self._trees for one in found.members())]
 
     def _kill(self) -> list[Tree]:

@@ -83,7 +83,7 @@ def completion_of(endpoint: Endpoint, answer: Mapping[str, Any], expected: Expec
     """The checked completion of a response.
 
     Raises:
-        BadAnswer: something is missing or invalid.
+        BadAnswer: a part of the response is missing or invalid.
         NoSupport: the sampling support is missing.
     """
     with _readable():

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from agents.completion import Completion, FinishReason, SamplingParams
 
 POISONED = -9999.0
-"""Log-probability that vLLM reports instead of NaN. Its weights or its cache are then broken."""
+"""Log-probability that vLLM reports instead of NaN. vLLM's weights or cache are then broken."""
 UNBOUNDED = (
     "reports the support of every token, without top_k the whole vocabulary: set sampling.top_k "
     "and eval.top_k, or start it without --return-sampling-mask"
 )
 ROUNDING = 1e-5
-"""Largest log-probability that counts as 0."""
+"""Largest log-probability that is accepted. Rounding can make a log-probability of 0 positive."""
 
 
 class BadAnswer(Exception):
@@ -76,7 +76,7 @@ class Sampled:
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     spans: Sequence[Span] | None
-    """Versions of the tokens. None if vLLM reports none; all tokens then have the request's
+    """Versions of the tokens. None if vLLM reports no versions; all tokens then have the request's
     version."""
     finish_reason: str | None
     stopped_by: int | str | None
@@ -93,7 +93,8 @@ def sampling_parameters(
     log-probabilities belong to the distribution from which tokens are sampled.
 
     Args:
-        sampling: the parameters. Only its stop tokens end a completion, never vLLM's defaults.
+        sampling: the parameters. Only the stop tokens in ``sampling`` end a completion, and never
+            vLLM's default ones.
         prompt_logprobs: whether the prompt's log-probabilities are requested as well.
     """
     parameters: dict[str, Any] = {
@@ -123,7 +124,7 @@ def completion_from(sampled: Sampled, expected: Expected) -> Completion:
     """The checked completion.
 
     Raises:
-        BadAnswer: something is missing or invalid.
+        BadAnswer: a part of the response is missing or invalid.
         NoSupport: the sampling support is missing.
     """
     tokens, logprobs = sampled.token_ids, sampled.logprobs
@@ -162,7 +163,7 @@ def scored(prompt_ids: Sequence[int], logprobs: Sequence[float | None] | None) -
 
 
 def _versions(sampled: Sampled, expected: Expected) -> tuple[int, ...]:
-    """The version of each token: from its span, or the request's."""
+    """The version of each token: that of its span, or the request's if there are no spans."""
     count = len(sampled.token_ids)
     if sampled.spans is None:
         return (expected.version,) * count

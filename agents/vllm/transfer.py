@@ -39,7 +39,7 @@ _HERE = (None, "localhost", "127.0.0.1", "::1")
 
 
 class Receiver(Protocol):
-    """A client of a vLLM that receives weights."""
+    """A client of a vLLM server or engine that receives weights."""
 
     @property
     def url(self) -> str:
@@ -279,7 +279,7 @@ def _import() -> None:
 
 
 def _connect(rendezvous: Rendezvous, receiver: Receiver, client: _Client) -> Callable[[], Any]:
-    """A function that makes vLLM's sender for a server and connects both."""
+    """A function that makes vLLM's sender for a server, and connects sender and server."""
 
     def connect() -> Any:
         from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
@@ -307,7 +307,10 @@ def _connect(rendezvous: Rendezvous, receiver: Receiver, client: _Client) -> Cal
 
 
 def _on_device_of(weights: Mapping[str, torch.Tensor], work: Callable[[], T]) -> Callable[[], T]:
-    """``work`` on the device of ``weights``; a new thread would use the first device."""
+    """``work``, wrapped to run on the device of ``weights``.
+
+    Without this, a new thread would use the first device.
+    """
     device = next(iter(weights.values())).device
 
     def there() -> T:
@@ -339,8 +342,8 @@ def _shut_down(sender: Any) -> None:
 async def _in_thread(work: Callable[[], T], name: str) -> T:
     """Run ``work`` in a new daemon thread and return its result.
 
-    A pool's thread would not do, because a thread that hangs in a collective call ends only with
-    the process.
+    No thread pool is used, because a thread that hangs in a collective call ends only with the
+    process.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

@@ -63,7 +63,8 @@ class TokenComparison:
     segments: tuple[Segment, ...]
     pairs: tuple[Pair, ...]
     offsets: tuple[float, ...] = ()
-    """The reference model's reward of each answer, which is subtracted. Empty means 0."""
+    """The reference model's reward of each answer, which is subtracted from the trained model's
+    reward. Empty means 0."""
 
     @property
     def width(self) -> int:
@@ -77,7 +78,7 @@ class TokenComparison:
 
 
 def from_turn(segment: Segment, first: int) -> Segment:
-    """A segment with the same tokens, in which the turns before ``first`` are masked."""
+    """A copy of ``segment`` in which the turns before ``first`` have loss_mask 0."""
     rows = zip(segment.loss_mask, segment.turn_ids, strict=True)
     mask = [m if turn >= first else 0 for m, turn in rows]
     return Segment(
@@ -97,8 +98,9 @@ def read_comparisons(path: str) -> list[Comparison]:
     with K answers. A greater score is better, and equal scores are ties. A prompt is a list of
     messages, or the user's text. An answer is a list of messages, or the assistant's text. If a
     line has no ``"prompt"``, the messages with which all answers start are the prompt. For further
-    keys of a message, see :func:`rl.data.conversations.to_messages`. A line may also have
-    ``"tools"`` (JSON schemas) and ``"tokenizer"`` (the tokenizer of its token ids).
+    keys of a message, see :func:`rl.data.conversations.to_messages`. A line can also have
+    ``"tools"`` (JSON schemas) and ``"tokenizer"`` (``Renderer.identity`` of the renderer of its
+    token ids).
 
     Raises:
         ValueError: a line is not a comparison. The message names the file and the line.
@@ -138,7 +140,7 @@ def _messages(said: Any, role: str) -> Messages:
 
 
 def _shared(said: Sequence[Messages]) -> Messages:
-    """The messages with which all answers start, up to the assistant's first."""
+    """The messages with which all answers start, without assistant messages at their end."""
     count = 0
     for messages in zip(*said, strict=False):
         if any(message != messages[0] for message in messages):

@@ -25,7 +25,8 @@ class Exchange:
     ended: bool = True
     """Whether the assistant ended its message. False if a stop string or a limit ended it."""
     continues: bool = False
-    """Whether the observation stands inside the assistant's message. The first one never does."""
+    """Whether the observation stands inside the assistant's message. The first observation never
+    does."""
     token_ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """The tokens before the answer and the sampled tokens of the answer, or None if not
     recorded."""
@@ -45,7 +46,7 @@ class Conversation:
     exchanges: tuple[Exchange, ...]
     system: str | None = None
     tokenizer: str = ""
-    """The renderer that produced the exchanges' token ids (``Renderer.identity``). Empty if there
+    """``Renderer.identity`` of the renderer that produced the exchanges' token ids. Empty if there
     are no token ids."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of the available tools, as chat templates list them."""
@@ -102,7 +103,7 @@ def unsampled(tokens: Sequence[int]) -> Completion:
 def read_conversations(path: str, key: str = "data") -> list[Conversation]:
     """Read conversations from JSON lines of ``{"messages": [{"role": ..., "content": ...}, ...]}``.
 
-    A line may have ``"tools"``, a list of JSON schemas of functions, which the chat template shows
+    A line can have ``"tools"``, a list of JSON schemas of functions, which the chat template shows
     to the model. For further keys of a message, see :func:`to_messages`.
 
     Args:
@@ -127,7 +128,7 @@ def read_conversations(path: str, key: str = "data") -> list[Conversation]:
 def to_messages(conversation: Conversation) -> list[dict[str, Any]]:
     """The chat messages of a conversation: the inverse of :func:`conversation_of`.
 
-    Besides role and content, messages may have these keys: ``"ended": false`` if a stop string or a
+    Besides role and content, messages can have these keys: ``"ended": false`` if a stop string or a
     limit ended an assistant's message; ``"continues": true`` for a user's message inside the
     assistant's; ``"prefill"`` for the start of an assistant's message that was not generated; and
     ``"token_ids"``. ``"tool_calls"`` have OpenAI's format, and each result is a message with the
@@ -186,8 +187,8 @@ def conversation_of(
 
     Args:
         messages: messages of user and assistant in turn, after at most one system message. One or
-            more tool messages may stand in place of a user's message, except the first.
-        tokenizer: the renderer of the messages' token ids (``Renderer.identity``).
+            more tool messages can replace any user's message except the first.
+        tokenizer: ``Renderer.identity`` of the renderer that produced the messages' token ids.
         tools: schemas of the available tools.
 
     Raises:

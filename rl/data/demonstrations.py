@@ -16,7 +16,7 @@ from rl.data.conversations import Conversation, Exchange
 
 
 class NoDemonstrations(ValueError):
-    """Raised when an environment has no demonstrations. Callers add the alternatives."""
+    """Raised when an environment has no demonstrations. Callers add advice to the message."""
 
 
 @runtime_checkable
@@ -24,7 +24,10 @@ class Demonstrated(Protocol):
     """An environment with recorded conversations instead of a scripted policy."""
 
     def conversations(self, tasks: Sequence[int], seed: int) -> list[Conversation]:
-        """The conversations of ``tasks``, or all conversations of a file."""
+        """The conversations of ``tasks``.
+
+        Conversations from a file have no tasks; then all are returned.
+        """
         ...
 
 

@@ -27,7 +27,7 @@ class TokenSteps:
     ends: tuple[int, ...]
     """Position of each step's last token."""
     labels: tuple[float, ...]
-    """Label of each step, from 0 to 1: whether it leads to a right answer, or how often."""
+    """Label of each step, from 0 to 1: whether, or how often, the step leads to a right answer."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -40,7 +40,8 @@ class Steps:
     """A solution as text. Its steps are turns of a conversation, or parts of one answer."""
 
     conversation: Conversation
-    """The conversation. If the steps are parts of one answer, its only action holds all of them."""
+    """The conversation. If the steps are parts of one answer, the conversation's only action holds
+    all steps."""
     labels: tuple[float, ...]
     steps: tuple[str, ...] = ()
     """The steps of one answer. Empty if the steps are the turns of the conversation."""

@@ -46,7 +46,10 @@ def conversation_of_episode(trajectory: Trajectory, renderer: Renderer) -> Conve
 
 
 def transcript_of(trajectory: Trajectory) -> Transcript:
-    """The transcript of a finished episode, without answers, which only the environment knows."""
+    """The transcript of a finished episode.
+
+    The transcript has no reference answers, because only the environment knows them.
+    """
     actions = [turn.action for turn in trajectory.turns]
     said = [text for pair in zip(_read(trajectory), actions, strict=True) for text in pair]
     cut = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)

@@ -19,7 +19,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the selection rules know about an episode."""
+    """The properties of an episode that the selection rules use."""
 
     reward: float
     right: bool
@@ -28,7 +28,7 @@ class Sample:
 
 
 def kept(samples: Sequence[Sample], keep: Keep, per_task: int = 0) -> list[int]:
-    """Indices of the samples to imitate, all of one task.
+    """Indices of the samples to imitate. All ``samples`` belong to one task.
 
     ============  ====================================================  =========================
     ``right``     the first ``per_task`` right ones; 0: all             rejection sampling,
@@ -54,13 +54,14 @@ def kept(samples: Sequence[Sample], keep: Keep, per_task: int = 0) -> list[int]:
 
 
 def compared(samples: Sequence[Sample], pairs: Pairs, per_task: int = 0) -> list[tuple[int, int]]:
-    """Indices (preferred, other) of the samples to compare, all of one task.
+    """Pairs (preferred, other) of indices of the samples to compare.
 
     ``long2short`` is Kimi's rule (:func:`rl.preferences.losses.long2short_pairs`). ``right-wrong``
-    compares each right sample with each wrong one, in rounds that hold each right sample once.
+    compares each right sample with each wrong one. The pairs come in rounds: each round has one
+    pair for each right sample.
 
     Args:
-        samples: samples of one task.
+        samples: the samples of one task.
         pairs: the rule.
         per_task: maximum number of pairs; 0 keeps all.
 

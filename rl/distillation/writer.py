@@ -38,7 +38,7 @@ class Rules:
 
 @dataclass
 class DistillWriter:
-    """Selects episodes, and holds the lines of the files of conversations and preferences.
+    """Selects episodes, and collects the lines of two files: conversations and preferences.
 
     Args:
         rules: the rules of the selection.
@@ -63,7 +63,7 @@ class DistillWriter:
     """Number of conversations whose rendered texts give exactly the sampled tokens."""
 
     def take(self, group: TrajectoryGroup) -> None:
-        """Select among the episodes of one task.
+        """Select episodes of one task, and add their lines.
 
         Raises:
             ValueError: an episode has several roles.

@@ -44,7 +44,7 @@ class ExternalCollector(Collector):
 
 
 class ProgramHost:
-    """What all episodes of the user's program share.
+    """The program, the endpoint and the tasks, which all episodes of the user's program share.
 
     Args:
         context: the context of a collection of ``agent-v0``.
@@ -73,7 +73,7 @@ class ExternalEpisode(Episode):
         host: the program, the endpoint and the tasks.
         task: index of the task in the split.
         member: index of the episode in its group.
-        seed_key: determines the seeds, as for :class:`Episode`.
+        seed_key: numbers from which the episode's seeds are derived, as in :class:`Episode`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ExternalEpisode(Episode):
     async def _served(
         self, captured: CapturedEpisode, trajectory: Trajectory
     ) -> AsyncIterator[str]:
-        """Serve the episode during the body, then copy the capture into the trajectory."""
+        """Serve the episode while the context lasts, then copy the capture into the trajectory."""
         base_url = self.host.server.open(captured)
         try:
             yield base_url

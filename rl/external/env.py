@@ -92,7 +92,7 @@ class AgentEnv(TextEnv[Any, None]):
         )
 
     def conversations(self, tasks: Sequence[int], seed: int) -> list[Conversation]:
-        """The demonstrations of ``tasks`` from a function, or all conversations of a file.
+        """A function's demonstrations of ``tasks``, or all conversations of a file.
 
         Raises:
             ValueError: ``env.demonstrations`` is missing, or contains no conversations.

@@ -27,7 +27,7 @@ KEY = "env.loop"
 
 
 class Program(Protocol):
-    """Plays a whole episode."""
+    """The user's program, which plays whole episodes."""
 
     async def play(self, task: Any, base_url: str, seed: int) -> float | None:
         """Play an episode. Returns the reward, or None if the program posts it to the endpoint.
@@ -102,10 +102,10 @@ class CommandProgram:
 
     The command's environment has ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``EPISODE_SEED``; its
     standard input has the task as JSON. The command posts the reward and exits with 0. At the end
-    of the episode its process group is killed.
+    of the episode, the command's process group is killed.
 
     Args:
-        words: the command line.
+        words: the words of the command line.
     """
 
     def __init__(self, words: list[str]) -> None:

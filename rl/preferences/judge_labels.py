@@ -124,9 +124,9 @@ def summary(judged: Sequence[tuple[Mapping[str, Any], Label]]) -> dict[str, floa
 
 
 def _agreement(row: Mapping[str, Any], label: Label) -> float | None:
-    """1 if the judge prefers the higher reward, else 0, or 0.5 for a tie.
+    """1 if the judge prefers the answer with the higher reward, 0.5 for a tie, else 0.
 
-    None if rewards are equal.
+    None if the rewards are equal or missing.
     """
     if not {"chosen_reward", "rejected_reward"} <= row.keys():
         return None

@@ -31,7 +31,7 @@ class LocalChooser:
     end of the message. The model then either stops after "1" or continues to "10".
 
     Args:
-        model: the judge's model, which is used in place.
+        model: the judge's model. It is not copied.
         renderer: renderer of the judge's tokenizer.
     """
 

@@ -38,17 +38,17 @@ def bradley_terry(
 
 
 def ranking_loss(rewards: Tensor, ranking: Sequence[float]) -> Tensor:
-    """Bradley-Terry over all pairs of K answers to one prompt, times 1 / C(K, 2). A scalar.
+    """The mean Bradley-Terry loss over the C(K, 2) pairs of K answers to one prompt. A scalar.
 
-    This is InstructGPT's loss (arXiv 2203.02155, equation 1). Ties are dropped, but still count in
-    the denominator.
+    This is InstructGPT's loss (arXiv 2203.02155, equation 1). A pair of equal grades adds no loss,
+    but counts as one of the C(K, 2) pairs.
 
     Args:
-        rewards: ``[K]``.
+        rewards: ``[K]``, the reward of each answer.
         ranking: a grade for each answer. Greater is better.
 
     Raises:
-        ValueError: there are fewer than two answers, or the number of grades differs.
+        ValueError: there are fewer than two answers, or the numbers of rewards and grades differ.
     """
     count = len(rewards)
     if count < 2 or len(ranking) != count:
@@ -64,15 +64,16 @@ def answer_log_ratios(
     """``log(pi / pi_ref)`` of whole answers, from the log-ratios of their tokens.
 
     ===============  ==============================================  ============================
-    ``sum``          over the answer's tokens                        DPO, arXiv 2305.18290
+    ``sum``          the sum over the answer's tokens                DPO, arXiv 2305.18290
     ``mean``         ``sum`` divided by the answer's length           length-averaged DPO
     ``turn-mean``    the sum over turns of the mean over a turn      SWEET-RL, arXiv 2503.15478
     ===============  ==============================================  ============================
 
     Args:
-        log_ratios: ``[N]``.
-        answer_ids: ``[N]`` integers from 0 to K - 1; every answer has a token.
-        turn_ids: ``[N]`` integers, the turn of its answer that a token belongs to.
+        log_ratios: ``[N]``, ``log(pi / pi_ref)`` of each token.
+        answer_ids: ``[N]`` integers from 0 to K - 1: the answer of each token. Every answer has a
+            token.
+        turn_ids: ``[N]`` integers: the turn of each token within its answer.
         reduction: a row of the table.
 
     Returns:
@@ -96,9 +97,9 @@ def turn_advantages(logprobs: Tensor, ref_logprobs: Tensor, turn_ids: Tensor) ->
     available in training only. In SWEET-RL's ablation, training fails without the mean over length.
 
     Args:
-        logprobs: ``[N]``.
-        ref_logprobs: ``[N]``.
-        turn_ids: ``[N]`` integers from 0 to K - 1; every turn has a token.
+        logprobs: ``[N]``, ``log(pi)`` of each token.
+        ref_logprobs: ``[N]``, ``log(pi_ref)`` of each token.
+        turn_ids: ``[N]`` integers from 0 to K - 1: the turn of each token. Every turn has a token.
 
     Returns:
         ``[K]``.
@@ -109,9 +110,9 @@ def turn_advantages(logprobs: Tensor, ref_logprobs: Tensor, turn_ids: Tensor) ->
 def dpo_loss(better: Tensor, worse: Tensor, beta: float, label: Tensor | float = 1.0) -> Tensor:
     """``-log sigma(beta (better - worse))``, per pair.
 
-    This is DPO's loss (Rafailov et al., arXiv 2305.18290, equation 7). With log-ratios by
-    ``turn-mean``, it is SWEET-RL's preference over turns, ``-log sigma(sum beta A+ - sum beta
-    A-)``.
+    This is DPO's loss (Rafailov et al., arXiv 2305.18290, equation 7). With the log-ratios of
+    :func:`answer_log_ratios` by ``turn-mean``, it is SWEET-RL's loss, ``-log sigma(sum beta A+ -
+    sum beta A-)``.
 
     Args:
         better: ``[P]``, ``log(pi / pi_ref)`` of the preferred answers.
@@ -169,7 +170,8 @@ def long2short_pairs(
     Args:
         lengths: length of each answer, in tokens.
         right: whether each answer is right.
-        longer: minimum length of another right answer, as a multiple of the shortest.
+        longer: minimum length of a right answer that is not preferred, as a multiple of the
+            shortest right answer's length.
 
     Returns:
         Pairs of positions; empty if no answer is right.
@@ -187,7 +189,7 @@ def long2short_pairs(
 
 
 def _sums(x: Tensor, ids: Tensor) -> Tensor:
-    """The sum of ``x`` over each id."""
+    """``[K]``, for each id the sum of the entries of ``x`` with this id."""
     return x.new_zeros(_count(ids)).index_add(0, ids, x)
 
 

@@ -21,15 +21,16 @@ class PolicyReward:
     """Rewards an answer with ``beta log pi(answer)``, from which DPO's implicit reward follows.
 
     The implicit reward is ``beta log(pi / pi_ref)`` (Rafailov et al., arXiv 2305.18290, section 4).
-    The reference's part is constant, so :meth:`rl.preferences.updater.PreferenceUpdater.anchored`
-    computes it once, and no second model is kept.
+    The part of the reference ``pi_ref`` is constant.
+    :meth:`rl.preferences.updater.PreferenceUpdater.anchored` computes it once, so no second model
+    is kept.
 
     Args:
         model: a causal language model, which is trained in place.
         beta: how strongly the policy is kept near the reference.
-        reduction: how token log-ratios become an answer's; see
+        reduction: how an answer's log-ratio is computed from those of its tokens; see
             :func:`rl.preferences.losses.answer_log_ratios`.
-        memory: what is kept in memory. Results do not depend on it.
+        memory: what training keeps in memory. Results do not depend on it.
 
     Raises:
         ValueError: the learner cannot score this kind of model.

@@ -20,7 +20,7 @@ class ProcessUpdater:
     """Trains a reward model to score each step's last token with the log-odds of its label.
 
     The loss is the cross-entropy at every step (Math-Shepherd, arXiv 2312.08935, equation 4).
-    Labels may be soft.
+    Labels can be soft, such as 0.7.
 
     Args:
         rewarder: the reward model to train.
@@ -47,7 +47,7 @@ class ProcessUpdater:
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
 
     def update(self, solutions: Sequence[TokenSteps]) -> dict[str, float]:
-        """Make one optimizer step on the mean over all steps of all solutions.
+        """Make one optimizer step on the mean loss over all steps of all solutions.
 
         Returns:
             ``loss``, ``accuracy`` over the steps, ``grad_norm`` before clipping and
@@ -77,7 +77,7 @@ class ProcessUpdater:
 
     @torch.no_grad()
     def agreements(self, solutions: Sequence[TokenSteps]) -> list[float]:
-        """1 for each step whose score and label are on the same side of 0.5, 0 for the others."""
+        """For each step, 1 if its score and its label are on the same side of 0.5, else 0."""
         found = []
         for part in self._parts(solutions):
             logits = self.rewarder.score_steps([s.segment for s in part], [s.ends for s in part])
@@ -98,7 +98,7 @@ def step_scores(
     ends: Sequence[Sequence[int]],
     max_tokens: int = 4096,
 ) -> list[Tensor]:
-    """The probability of each step of each solution, from 0 to 1.
+    """The probability, for each step of each solution, that the step leads to a right answer.
 
     Args:
         rewarder: the process reward model.
@@ -107,7 +107,7 @@ def step_scores(
         max_tokens: maximum tokens of one forward pass, padding included.
 
     Returns:
-        ``[S]`` float64 for each solution.
+        For each solution, ``[S]`` float64 numbers from 0 to 1.
     """
     found = [torch.empty(0)] * len(segments)
     for part in cut([len(segment) for segment in segments], max_tokens):

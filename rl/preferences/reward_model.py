@@ -20,8 +20,8 @@ from rl.learner.settings import DEFAULT_MEMORY, NO_TRAINING, MemoryConfig
 BIAS = "reward_bias"
 """Key in the model's configuration for a constant that is added to every score."""
 STEPS = "reward_steps"
-"""Key in the model's configuration for whether scores are log-odds of steps, at their last
-tokens."""
+"""Key in the model's configuration. If its value is true, this is a process reward model: its
+scores at the last tokens of steps are the log-odds of the steps."""
 
 
 class RewardModel:
@@ -31,7 +31,7 @@ class RewardModel:
     other libraries. The head is computed in float32, whatever the model's type.
 
     Args:
-        model: a sequence classifier with one label, which is used in place.
+        model: a sequence classifier with one label. It is not copied.
         memory: what training keeps in memory. Results do not depend on it.
 
     Raises:
@@ -53,7 +53,9 @@ class RewardModel:
 
     @classmethod
     def from_causal(cls, causal: PreTrainedModel, memory: MemoryConfig = DEFAULT_MEMORY) -> Self:
-        """Make a reward model from a language model's body, used in place, and a new head of zeros.
+        """Make a reward model from a language model's body and a new head of zeros.
+
+        The body is not copied.
 
         Raises:
             ValueError: transformers has no classifier of this architecture.
@@ -79,7 +81,7 @@ class RewardModel:
         """Load a reward model from a folder or a hub id.
 
         Raises:
-            ValueError: there is no reward model.
+            ValueError: the path holds no reward model.
         """
         local = Path(path).expanduser()
         name = str(local) if local.is_dir() else str(path)
@@ -170,7 +172,7 @@ def _head(model: PreTrainedModel) -> nn.Linear:
 
 
 def _last(loss_mask: Sequence[int]) -> int:
-    """The last position with a 1."""
+    """The last position with loss_mask 1."""
     for position in reversed(range(len(loss_mask))):
         if loss_mask[position]:
             return position

@@ -123,7 +123,7 @@ def _load(name: str, path: str, device: str) -> tuple[RewardModel, Renderer]:
 
 
 def _last_segment(member: Member) -> Segment | None:
-    """The last segment of an episode with sampled tokens, or None if no segment has any."""
+    """The last segment that has sampled tokens, or None if no segment of the episode has any."""
     if member.episode is None:
         raise ValueError("a reward model reads episodes, but this member has none")
     if len(member.episode.roles) > 1:
@@ -135,7 +135,7 @@ def _last_segment(member: Member) -> Segment | None:
 
 
 def _check_tokens(episode: Trajectory, segment: Segment, renderer: Renderer) -> None:
-    """Raise ValueError unless the reward model's tokenizer decodes actions to their texts."""
+    """Raise ValueError unless the reward model's tokenizer decodes the last action to its text."""
     last = max(t for t, m in zip(segment.turn_ids, segment.loss_mask, strict=True) if m)
     rows = zip(segment.token_ids, segment.loss_mask, segment.turn_ids, strict=True)
     said = renderer.text([token for token, mask, turn in rows if mask and turn == last])

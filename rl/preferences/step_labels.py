@@ -33,7 +33,8 @@ class StepRollouts:
         runtime: the open runtime.
         count: number of completions from each step.
         estimate: "hard" gives 1 if any completion is right; "soft" gives the share of right ones.
-        seed: determines, with the numbers of solution, step and completion, each completion's seed.
+        seed: each completion's seed depends on this seed and on the numbers of its solution, step
+            and completion.
     """
 
     def __init__(

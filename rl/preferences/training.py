@@ -34,7 +34,7 @@ class Tokenized(Protocol):
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The texts of the row."""
+        """The token sequences of the row."""
         ...
 
 
@@ -47,7 +47,7 @@ class Row(Prompted, Protocol[T_co]):
     """A row of data as text."""
 
     def tokenized(self, renderer: Renderer) -> T_co:
-        """The row in the renderer's tokens."""
+        """The row as tokens of ``renderer``."""
         ...
 
 
@@ -126,7 +126,9 @@ def learn(
     screen: Screen,
     log: TrainingLog,
 ) -> dict[str, Any]:
-    """Make ``config.steps`` optimizer steps. Each pass uses each row once.
+    """Make ``config.steps`` optimizer steps, or one pass over the rows if ``config.steps`` is 0.
+
+    Each pass uses each row once. Training ends early after ``config.max_seconds``.
 
     Returns:
         ``steps``, ``seconds``, ``first_loss`` and ``last_loss``.

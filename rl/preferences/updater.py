@@ -41,7 +41,7 @@ class PairLosses:
     """The loss and the reward differences of some comparisons."""
 
     loss: Tensor
-    """The sum over comparisons of the mean loss of a comparison's pairs; a scalar."""
+    """A scalar: the mean loss over the pairs of each comparison, summed over the comparisons."""
     differences: Tensor
     """``[P]``, reward of the better answer of each pair minus the reward of the worse."""
     labels: Tensor
@@ -49,9 +49,9 @@ class PairLosses:
 
     @property
     def agreements(self) -> list[float]:
-        """1 for each pair that the rewarder orders as its label does, 0.5 for a tie, else 0.
+        """1 for each pair whose rewards agree with its label, 0.5 for equal rewards, else 0.
 
-        Pairs with the label 0.5 are not counted.
+        Pairs with the label 0.5 are left out.
         """
         decided = self.labels != 0.5
         lead = self.differences[decided] * (self.labels[decided] - 0.5).sign()
@@ -85,11 +85,11 @@ class PreferenceUpdater:
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
 
     def update(self, comparisons: Sequence[TokenComparison]) -> dict[str, float]:
-        """Make one optimizer step on the mean loss of the comparisons.
+        """Make one optimizer step on the mean loss over the comparisons.
 
         Returns:
-            ``loss``, ``accuracy`` and mean ``margin`` of the pairs, ``grad_norm`` before clipping,
-            ``learning_rate``.
+            ``loss``, ``accuracy`` over the pairs, ``margin`` (the mean reward difference of a
+            pair), ``grad_norm`` before clipping, and ``learning_rate``.
 
         Raises:
             RunFailure: the loss or gradient is not finite; the weights have not changed.
@@ -113,7 +113,10 @@ class PreferenceUpdater:
 
     @torch.no_grad()
     def agreements(self, comparisons: Sequence[TokenComparison]) -> list[float]:
-        """1 for each pair that the rewarder orders as its label does, 0.5 for a tie, else 0."""
+        """1 for each pair whose rewards agree with its label, 0.5 for equal rewards, else 0.
+
+        Pairs with the label 0.5 are left out.
+        """
         parts = (self._compare(part).agreements for part in self._parts(comparisons))
         return [agreement for part in parts for agreement in part]
 
@@ -122,9 +125,9 @@ class PreferenceUpdater:
         return rewards_of(self.rewarder, segments, self.max_tokens_per_micro_batch)
 
     def anchored(self, comparisons: Sequence[TokenComparison]) -> list[TokenComparison]:
-        """Copies of the comparisons with the current rewards as their reference.
+        """Copies of the comparisons, with the current rewards as ``offsets``.
 
-        Later rewards are relative to this reference.
+        Later rewards are relative to these offsets.
         """
         rewards = iter(self.rewards([s for c in comparisons for s in c.segments]))
         return [replace(c, offsets=tuple(next(rewards) for _ in c.segments)) for c in comparisons]
