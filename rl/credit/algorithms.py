@@ -222,7 +222,7 @@ def register_algorithm(name: str, row: Algorithm) -> None:
 
 
 def algorithm_names() -> list[str]:
-    """Names of all algorithms: the table's in its order, then those of plug-ins."""
+    """Names of all algorithms: first those of the table, in its order, then those of plug-ins."""
     return [*ALGORITHMS, *(name for name in _registry.names() if name not in ALGORITHMS)]
 
 

@@ -30,7 +30,8 @@ def assign_credit(
     Args:
         algorithm: the algorithm's settings.
         batch: the episodes of the update.
-        values: ``[N]`` float64, required with a value head.
+        values: ``[N]`` float64, the value of the state before each token; required with a value
+            head.
         old_logprobs: ``[N]`` float64, required for a divergence in the reward.
         ref_logprobs: ``[N]`` float64, required for a divergence in the reward.
         token_scores: ``[N]`` float64, required with a token reward model.
@@ -65,7 +66,7 @@ def assign_credit(
 def correction_weights(
     algorithm: Algorithm, old: Tensor, sampling: Tensor, episode_ids: Tensor
 ) -> tuple[Tensor, dict[str, float]]:
-    """The weight of each token's surrogate, and metrics of the ratios before any bound.
+    """Importance weight of each token's surrogate, and metrics of the ratios before any bound.
 
     Args:
         algorithm: the settings; only ``correction`` is read.

@@ -6,7 +6,7 @@ and advantages read tokens only; rows exist for the model.
 
 Position t - 1 predicts the token at position t. Only :meth:`_Tables.add_segment` makes this shift.
 All other code uses ``source``, the position whose hidden state predicts the token and gives the
-value of the state before it.
+value of the state before the token.
 
 With ``mask_observations=False`` the table also has the observations between sampled tokens, and
 "sampled" below means trained.
@@ -41,7 +41,7 @@ class MicroBatch:
     input_ids: Tensor
     """``[B, T]``; B is 1 for a packed row."""
     lengths: Tensor
-    """Tokens of each sequence, without padding; a padded row is one sequence."""
+    """Number of tokens of each sequence, without padding. A padded row is one sequence."""
     source: Tensor
     """``[n]``, index of the position that predicts each token, in the flattened ``[B * T]``."""
     targets: Tensor
@@ -59,7 +59,7 @@ class MicroBatch:
         return len(self.targets)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
-        """A copy with changed tensors, for another device; ``tokens`` stays."""
+        """A copy with ``change`` applied to the tensors. ``tokens`` stays on the CPU."""
         names = ("input_ids", "lengths", "source", "targets")
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
         for name in ("support", "layout"):
@@ -77,9 +77,9 @@ class Batch:
     """The episodes of one update: M episodes, K turns with a token, N sampled tokens.
 
     Each role of an episode counts as a separate episode, with the role's conversation and rewards.
-    It is grouped with the same role of the other members. The reward of a turn is the sum of the
-    rewards from the turn up to the role's next turn with a token. Rewards before a role's first
-    token belong to its first turn.
+    The role's group consists of the same role in all members of the episode's group. The reward of
+    a turn is the sum of the rewards from the turn up to the role's next turn with a token. Rewards
+    before a role's first token belong to its first turn.
     """
 
     rows: list[Integers]
@@ -147,7 +147,7 @@ class Batch:
 
         Raises:
             AssertionError: a trajectory's record contradicts itself.
-            ValueError: no token precedes a sampled token.
+            ValueError: a segment's first token is sampled, so no token precedes it.
         """
         finished = [(i, t) for i, group in enumerate(groups) for t in group.finished]
         tables = _Tables(mask_observations, mask_truncated)
@@ -181,7 +181,7 @@ class Batch:
         The support of every token is the whole vocabulary.
 
         Raises:
-            ValueError: no token precedes a trained token.
+            ValueError: a segment's first token is trained, so no token precedes it.
         """
         tables = _Tables()
         for segment in segments:
@@ -194,7 +194,7 @@ class Batch:
         ).whole_vocabulary()
 
     def per_episode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Values of tokens ``[N]`` in one row per episode, and their loss_mask. ``[M, L]`` each."""
+        """``x`` ``[N]`` with one row per episode, and the rows' loss_mask: ``[M, L]`` each."""
         loss_mask = self._loss_mask()
         return x.new_zeros(loss_mask.shape).masked_scatter(loss_mask, x), loss_mask
 
@@ -211,16 +211,16 @@ class Batch:
         whole: bool = False,
         packed: int = 0,
     ) -> list[MicroBatch]:
-        """Cut rows into micro-batches of at most ``max_tokens`` tokens, padding counted.
+        """Cut rows into micro-batches of at most ``max_tokens`` tokens, including padding.
 
-        Rows to pad are sorted by length, longest first. A row (with ``whole``, an episode) longer
+        Padded rows are sorted by length, longest first. A row (with ``whole``, an episode) longer
         than ``max_tokens`` is a micro-batch of its own.
 
         Args:
             max_tokens: maximum tokens of a micro-batch.
             episodes: ``[M]`` booleans, the episodes to include; all if None.
-            whole: whether all rows of an episode are in one micro-batch.
-            packed: tokens to which packed rows (``rl.packing``) are filled; 0: rows are padded.
+            whole: whether all rows of an episode must be in one micro-batch.
+            packed: maximum tokens up to which ``rl.packing`` fills a row. If 0, rows are padded.
         """
         owners = self.episode_ids.numpy()[self.row_starts[:-1]]
         chosen = np.arange(len(self.rows))
@@ -253,7 +253,7 @@ class Batch:
         input_ids: Integers,
         layout: Layout | None = None,
     ) -> MicroBatch:
-        """The micro-batch of the rows ``part``, whose tokens are at ``places`` of the input."""
+        """The micro-batch of rows ``part``, whose tokens are at ``places`` of the flat input."""
         spans = [np.arange(self.row_starts[i], self.row_starts[i + 1]) for i in part]
         source = [at[self.source[span]] for at, span in zip(places, spans, strict=True)]
         tokens = np.concatenate(spans)
@@ -270,7 +270,7 @@ class Batch:
 
 
 def _cut(units: Iterable[list[int]], rows: list[Integers], max_tokens: int) -> Iterator[list[int]]:
-    """Parts of ``units``, longest rows first, each of at most ``max_tokens`` padded tokens."""
+    """Groups of neighbouring ``units``; each group has at most ``max_tokens`` padded tokens."""
     part: list[int] = []
     for unit in units:
         if part and (len(part) + len(unit)) * len(rows[part[0]]) > max_tokens:
@@ -299,14 +299,14 @@ class _Tables:
     sampling_logprobs: list[NDArray[np.float64]] = field(default_factory=list)
     versions: list[Integers] = field(default_factory=list)
     supports: list[tuple[int, list[list[int]]]] = field(default_factory=list)
-    """Spans of tokens with a limited support: the first token's index, and each token's support."""
+    """Spans of tokens with a limited support: index of the first token, and each token's ids."""
     sampled: list[NDArray[np.bool_]] = field(default_factory=list)
     turn_ends: list[Integers] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
     turn_values: list[float] = field(default_factory=list)
     turn_anchors: list[int] = field(default_factory=list)
     anchors: dict[tuple[int, str | None], int] = field(default_factory=dict)
-    """Number of each observation, by group and text (None: the observation before any turn)."""
+    """Number of each observation, by group and text. Before the first turn, the text is None."""
 
     def add_role(self, trajectory: Trajectory, role: str, group_id: int) -> None:
         """Append a role's part of an episode, with the episode's shaping at the last turn."""
@@ -336,7 +336,7 @@ class _Tables:
             self.turn_anchors.append(self.anchors.setdefault((group_id, seen), len(self.anchors)))
 
     def add_segment(self, segment: Segment) -> Integers:
-        """Append a segment's row and its trained tokens, and return the turn of each token."""
+        """Append a segment's row and its trained tokens, and return each trained token's turn."""
         loss_mask = np.asarray(segment.loss_mask, dtype=np.bool_)
         positions = np.flatnonzero(loss_mask)
         if len(positions) and not self.mask_observations:

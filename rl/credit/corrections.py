@@ -39,7 +39,7 @@ class Tis(CorrectionRule):
 @register
 @dataclass(frozen=True, kw_only=True)
 class Icepop(CorrectionRule):
-    """rho of each token from low to high, else 0."""
+    """rho of each token, but 0 if it is below low or above high."""
 
     name = "icepop"
 
@@ -88,7 +88,7 @@ class SequenceTis(CorrectionRule):
 @register
 @dataclass(frozen=True, kw_only=True)
 class SequenceIcepop(CorrectionRule):
-    """Product of the episode's rho from low to high, else 0: TRL's ``sequence_mask``."""
+    """Product of the episode's rho, 0 if it is below low or above high: TRL's ``sequence_mask``."""
 
     name = "seq-icepop"
 

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 HEAD_BYTES = 2**27
-"""Default size of the head's buffers: 128 MiB, 110 positions of a vocabulary of 152k."""
+"""Default size of the head's buffers: 128 MiB, enough for 110 positions of a vocabulary of 152k."""
 BUFFERS = 2
-"""Numbers that the head holds at a time for each logit, in the precision of its softmax."""
+"""Number of buffers that the head needs for each logit, in the precision of its softmax."""
 FAR_BELOW = -1e30
-"""Logit of a token outside the support. Its probability is 0, and 0 times the logit is 0."""
+"""Logit of a token outside the support. The logit gives probability 0, but is finite, so that 0
+times the logit is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Support:
     ids: Tensor
     """Token ids of all supports, concatenated. ``int32``."""
     owners: Tensor
-    """For each of ``ids`` its token, from 0 to n - 1. ``int32``."""
+    """``int32``: for each entry of ``ids``, the index of the sampled token, from 0 to n - 1."""
     limited: Tensor
     """``[n]`` booleans, whether a token has ids."""
     starts: Tensor
@@ -68,11 +69,15 @@ class Support:
         return self._of_counts(self.ids[shift + torch.arange(len(shift))], counts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Support:
-        """A copy with changed tensors, for another device; ``starts`` stays."""
+        """A copy with ``change`` applied to the tensors. ``starts`` stays on the CPU."""
         return Support(change(self.ids), change(self.owners), change(self.limited), self.starts)
 
     def outside(self, first: int, stop: int, vocabulary: int) -> Tensor:
-        """Ids outside of the supports of tokens first to stop: ``[stop - first, vocabulary]``."""
+        """Whether each id is outside a token's support: ``[stop - first, vocabulary]`` booleans.
+
+        The tokens are those from ``first`` up to ``stop``. A token from the whole vocabulary
+        excludes no id.
+        """
         span = slice(int(self.starts[first]), int(self.starts[stop]))
         outside = self.limited[first:stop, None].repeat(1, vocabulary)
         outside[self.owners[span] - first, self.ids[span]] = False
@@ -92,11 +97,11 @@ def token_head(
     support: Support | None = None,
     max_bytes: int = HEAD_BYTES,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target and entropy of its distribution, under the temperature.
+    """Log-probability of each target, and entropy of its distribution, at ``temperature``.
 
-    Logits are computed in chunks of positions. The backward pass starts with the last chunk, which
-    is kept, and computes the others again. Softmax and logarithm are float32 (float64 for a float64
-    model), whatever the model's type.
+    Logits are computed in chunks of positions. The last chunk is kept; the backward pass starts
+    with it and computes all other chunks again. Softmax and logarithm are computed in float32
+    (float64 for a float64 model), whatever the model's type.
 
     Args:
         hidden: ``[n, H]``.
@@ -104,8 +109,8 @@ def token_head(
         bias: ``[V]`` or None.
         targets: ``[n]`` token ids.
         temperature: logits are divided by it.
-        support: sampling support of the targets, which the distribution is over. None: the
-            vocabulary.
+        support: sampling support of the targets, to which each distribution is restricted. None
+            means the whole vocabulary.
         max_bytes: size of the buffers of one chunk; a chunk has at least one position.
 
     Returns:
@@ -210,13 +215,13 @@ class _TokenHead(torch.autograd.Function):
 
 
 def _rows(weight: Tensor, max_bytes: int) -> int:
-    """Positions of a chunk."""
+    """Number of positions in a chunk."""
     of_position = weight.shape[0] * BUFFERS * _precision(weight.dtype).itemsize
     return max(1, max_bytes // of_position)
 
 
 def _parts(count: int, rows: int) -> list[slice]:
-    """Spans of at most ``rows`` rows. There is at least one span, also for an empty table."""
+    """Spans of at most ``rows`` rows. If ``count`` is 0, there is one empty span."""
     return [slice(i, min(i + rows, count)) for i in range(0, max(count, 1), rows)]
 
 
@@ -227,7 +232,10 @@ def _outside(support: Support | None, part: slice, weight: Tensor) -> Tensor | N
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """``total += a @ b``; without a temporary matrix if the device can add to another type."""
+    """Add ``a @ b`` to ``total``, in place.
+
+    If the types differ, only a GPU adds without a temporary matrix.
+    """
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     elif total.is_cuda:

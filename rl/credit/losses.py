@@ -85,7 +85,7 @@ def adapted_kl_coef(
 def token_weights(
     sequence_ids: Tensor, aggregation: Aggregation, max_tokens: int | None = None
 ) -> Tensor:
-    """The weight of each token of one whole optimizer step: the inverse of the denominator.
+    """Weight of each token's loss in one whole optimizer step: 1 divided by the denominator.
 
     With L_s the number of sampled tokens of sequence s, and S the number of sequences:
 
@@ -131,7 +131,7 @@ def weighted_sum(per_token: Tensor, weights: Tensor) -> Tensor:
 
 
 def diverged(log_ratios: Tensor, advantages: Tensor, rows: Tensor, limit: float) -> Tensor:
-    """Whether to drop each token. ``[n]``.
+    """Whether each token is dropped from the loss: ``[n]`` booleans.
 
     A token is dropped if its advantage is negative and its sequence is far from the sampler:
     off-policy sequence masking (DeepSeek-V3.2, section 3.1).
@@ -159,27 +159,30 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class FixedTerms:
-    """Terms that stay constant during an update, one per sampled token (``[N]`` each)."""
+    """Terms of each sampled token that stay constant during an update: ``[N]`` each."""
 
     advantages: Tensor
     old_logprobs: Tensor | None = None
-    """None stands for the current log-probabilities, which is exact in an update of one step."""
+    """``[N]``, log pi_old. None means that the current log-probabilities are used, which are equal
+    in an update of one step."""
     ref_logprobs: Tensor | None = None
-    """Set if the divergence from the reference is part of the loss."""
+    """Log-probabilities under the reference. Set if the divergence from it is part of the loss."""
     old_values: Tensor | None = None
-    """Set, together with ``returns``, if there is a value loss."""
+    """Values at the start of the update. Set, together with ``returns``, if there is a value
+    loss."""
     returns: Tensor | None = None
     corrections: Tensor | None = None
-    """Weights of the surrogate, or None if all are 1."""
+    """Importance weights of the surrogate, or None if all weights are 1."""
     sampling_logprobs: Tensor | None = None
-    """Set for ``drop_divergence``. None if the sampler was pi_old."""
+    """Log-probabilities that the sampler recorded. Set for ``drop_divergence``, but None if the
+    sampler was pi_old."""
 
     def at(self, tokens: Tensor) -> FixedTerms:
         """The terms of the tokens with these indices, ``[n]``."""
         return self.map(lambda x: x.index_select(0, tokens))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> FixedTerms:
-        """A copy with changed tensors."""
+        """A copy with ``change`` applied to every tensor."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: change(x) for name, x in given.items() if x is not None})
 
@@ -191,11 +194,12 @@ class Terms:
     loss: Tensor
     """A scalar. The losses of a step's micro-batches add up to the step's loss."""
     sums: dict[str, Tensor]
-    """Detached sums over tokens, by metric. The metrics are means over tokens."""
+    """Detached sum of each metric over the tokens, by name. The reported metric is the mean over
+    tokens."""
 
 
 class Surrogates(NamedTuple):
-    """The policy's loss at each token, and the tokens that a bound changed: ``[n]`` each."""
+    """Loss of each token, and whether its lower or upper bound changed the loss: ``[n]`` each."""
 
     loss: Tensor
     below: Tensor

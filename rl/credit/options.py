@@ -11,25 +11,26 @@ from typing import Any, Literal
 from tools.registry import closest
 
 Std = Literal["unbiased", "biased", "mean", "none"]
-"""Divisor of centred rewards: their standard deviation (divided by n - 1, or by n), their group's
-mean, or 1."""
+"""Divisor of centred rewards: their standard deviation (``unbiased`` divides by n - 1, ``biased``
+by n), their group's mean, or 1 (``none``)."""
 TurnStd = Literal["unbiased", "biased", "none"]
-"""Divisor of centred turn rewards. It is never a mean, because that may be negative."""
+"""Divisor of centred turn rewards. ``mean`` is not offered, because the mean of turn rewards can be
+negative."""
 Baseline = Literal["mean", "leave-one-out", "length-weighted"]
-"""Baseline of a group's rewards; :func:`rl.credit.advantages.math.group_advantages`."""
+"""Baseline of a group's rewards; see :func:`rl.credit.advantages.math.group_advantages`."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """Estimators of the divergence from the reference (Schulman, Approximating KL Divergence, 2020)."""
 KLPlace = Literal["loss", "reward"]
 Aggregation = Literal[
     "token-mean", "seq-mean-token-mean", "prompt-mean", "outcome-mean", "seq-mean-token-sum-norm"
 ]
-"""How a step's loss sums token losses; ``rl.credit.losses`` has the denominators."""
+"""How a step's loss sums token losses; see :func:`rl.credit.losses.token_weights`."""
 OldLogprobs = Literal["update", "sampling"]
 Critic = Literal["head", "model"]
 TokenRewardsKind = Literal["none", "implicit", "head"]
 """Token reward models, which are trained with the policy; see :mod:`rl.learner.token_rewards`."""
 Reduction = Literal["sum", "mean", "turn-mean"]
-"""How to reduce token log-ratios to an answer's; see
+"""How an answer's log-ratio is computed from the log-ratios of its tokens; see
 :func:`rl.preferences.losses.answer_log_ratios`."""
 
 

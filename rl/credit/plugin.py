@@ -91,8 +91,8 @@ class Surrogate(PlugIn, ABC):
     """Whether a token with advantage 0 has a gradient. If not, the learner skips episodes whose
     advantages are all 0."""
     has_ratio: ClassVar[bool] = True
-    """Whether a ratio corrects for stale tokens wherever A is not 0. If not,
-    ``old_logprobs=sampling`` is not allowed."""
+    """Whether the loss depends on pi / pi_old wherever the advantage is not 0, and so corrects for
+    stale tokens. If not, ``old_logprobs=sampling`` is not allowed."""
     aggregation: ClassVar[Aggregation | None] = None
     """The only valid aggregation, or None if any is valid."""
 
@@ -110,7 +110,7 @@ class CorrectionRule(PlugIn, ABC):
 
     @abstractmethod
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """The weight of each token's surrogate, and whether a bound changed it: ``[N]`` each."""
+        """Weight of each token's surrogate, and whether a bound changed it: ``[N]`` each."""
 
 
 P = TypeVar("P", bound=PlugIn)

@@ -52,9 +52,9 @@ def clipped_surrogate(
 def clip_regions(
     ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:
-    """Where the lower bound (A < 0) and the upper bound (A > 0) stop the gradient.
+    """Whether the lower bound (A < 0) and the upper bound (A > 0) stop each token's gradient.
 
-    ``[N]`` booleans.
+    ``[N]`` booleans each.
     """
     low = (ratio < 1 - clip_low) & (advantages < 0)
     high = (ratio > 1 + clip_high) & (advantages > 0)
@@ -68,7 +68,10 @@ def row_sums(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _numbered(rows: Tensor) -> Tensor:
-    """``rows`` with the numbers 0, 1, ... Unlike ``unique``, it does not wait for the device."""
+    """``rows`` renumbered as 0, 1, ... in the same order.
+
+    Unlike ``Tensor.unique``, this function does not make the host wait for the device.
+    """
     ordered, order = rows.sort()
     numbers = (ordered != ordered.roll(1)).cumsum(0)
     return numbers.new_empty(rows.shape).scatter_(0, order, numbers - numbers[:1])
@@ -86,10 +89,11 @@ class SurrogateLoss:
     loss: Tensor
     """``[n]``, the loss of each token, which is minimised."""
     below: Tensor | None = None
-    """``[n]`` booleans: where the lower bound stops the gradient, or, in ``cispo``, limits it.
-    None if it does so nowhere."""
+    """``[n]`` booleans: whether the lower bound stops the token's gradient, or, in ``cispo``,
+    limits it. None if the bound changes no token."""
     above: Tensor | None = None
-    """``[n]`` booleans: where the upper bound does the same."""
+    """``[n]`` booleans: whether the upper bound stops the token's gradient, or, in ``cispo``,
+    limits it. None if the bound changes no token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +152,13 @@ class SamplerRatios:
         """``[N]``, geometric mean of rho over the token's episode."""
 
     def anywhere(self, chosen: Tensor) -> Tensor:
-        """Whether any token of a token's episode is ``chosen``. ``[N]`` booleans."""
+        """For each token, whether any token of the same episode is ``chosen``: ``[N]`` booleans."""
         counts = self._zeros.index_add(0, self._index, chosen.to(self._zeros.dtype))
         return counts[self._index] > 0
 
     def inside(
         self, weights: Tensor | float, ratios: Tensor, low: float, high: float
     ) -> tuple[Tensor, Tensor]:
-        """``weights``, set to 0 where ``ratios`` are not from low to high; and where that is."""
+        """``weights``, but 0 where ``ratios`` are outside low to high, and a mask of the zeros."""
         outside = (ratios < low) | (ratios > high)
         return (ratios.new_ones(ratios.shape) * weights).masked_fill(outside, 0.0), outside

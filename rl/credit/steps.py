@@ -1,4 +1,4 @@
-"""Optimizer steps of an update, made on the CPU: micro-batches with what their losses need."""
+"""Optimizer steps of an update: micro-batches and the inputs of their losses, made on the CPU."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rl.credit.losses import (
 from rl.credit.options import Aggregation
 
 Cut = Callable[[Batch, Tensor], list[MicroBatch]]
-"""Cuts the chosen episodes of a batch, ``[M]`` booleans, into micro-batches."""
+"""Function that cuts the chosen episodes (``[M]`` booleans) of a batch into micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """A micro-batch of n tokens, and what its loss needs besides scores."""
+    """A micro-batch of n tokens, and the inputs of its loss except the scores."""
 
     micro: MicroBatch
     weights: Tensor
@@ -39,7 +39,7 @@ class Portion:
     """Weight of each token in the value loss."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Portion:
-        """A copy with changed tensors, for another device."""
+        """A copy for another device, with ``change`` applied to the tensors."""
         return replace(
             self,
             micro=self.micro.map(change),
@@ -49,7 +49,7 @@ class Portion:
         )
 
     def terms(self, algorithm: Algorithm, scores: TokenScores) -> Terms:
-        """The micro-batch's part of the optimizer step, from its current scores."""
+        """Loss and metrics of the micro-batch, computed from its current scores."""
         if self.fixed is None:
             return imitation_objective(scores, self.weights)
         return policy_objective(
@@ -71,7 +71,7 @@ def policy_portions(
         algorithm: the algorithm's settings.
         batch: the episodes of the update.
         fixed: constant terms of the batch's tokens, in the type of scores.
-        episodes: ``[M]`` booleans, the episodes of the step, which denominators count.
+        episodes: ``[M]`` booleans, the episodes of the step, whose tokens the denominators count.
         trained: ``[M]`` booleans, those of ``episodes`` that are scored.
         cut: cuts the trained episodes into micro-batches.
     """

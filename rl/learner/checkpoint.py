@@ -2,7 +2,8 @@
 
 ``AutoModelForCausalLM.from_pretrained(folder)`` reads a checkpoint. The checkpoint of a model with
 an adapter is an adapter's folder in PEFT's layout, which names the base model. A checkpoint appears
-complete or not at all: it is written to a hidden sibling, flushed to the disk, and renamed.
+complete or not at all: its files are written to a hidden folder next to it and flushed to the disk,
+and then the hidden folder is renamed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from rl.learner.lora import is_adapted, read_adapter, save_adapter
 from rl.learner.model import load_model
 
 TRAINER_STATE = "trainer_state.pt"
-"""The file beside the weights that :func:`load_trainer_state` reads."""
+"""Name of the file beside the weights that :func:`load_trainer_state` reads."""
 _HIDDEN = (".tmp", ".old")
-"""Endings of the names of two hidden folders beside a checkpoint: the one that is being written,
-and the one that it replaces."""
+"""Endings of the names of two hidden folders next to a checkpoint: the folder that is being
+written, and the folder that it replaces."""
 
 
 def save_checkpoint(
@@ -38,8 +39,8 @@ def save_checkpoint(
 ) -> None:
     """Write ``folder``: weights, configuration, tokenizer and the trainer's state.
 
-    An existing folder is moved to a hidden sibling ending in ``.old`` just before the new folder
-    takes its name, and is then deleted. A process that dies may leave a hidden sibling.
+    Just before the new folder takes its name, an existing folder is renamed to a hidden folder that
+    ends in ``.old``, which is then deleted. If the process dies, a hidden folder can remain.
     :func:`recover` and the next save to this folder remove it.
 
     Args:
@@ -81,7 +82,7 @@ def save_checkpoint(
 
 
 def recover(folder: Path) -> None:
-    """Remove the remains of a process that died while it saved ``folder``.
+    """Remove the hidden folders of a process that died while it saved ``folder``.
 
     If the process died between the two renames, the replaced folder gets its name back.
     """
@@ -140,13 +141,13 @@ def read_trained_state(folder: Path, model: PreTrainedModel) -> dict[str, Tensor
 
 
 def _siblings(folder: Path) -> tuple[Path, Path]:
-    """The hidden siblings of a checkpoint: the folder being written, and the replaced folder."""
+    """The two hidden folders next to a checkpoint: the new folder and the replaced folder."""
     partial, previous = (folder.with_name(f".{folder.name}{ending}") for ending in _HIDDEN)
     return partial, previous
 
 
 def _about_writing(error: Exception) -> bool:
-    """Whether an error of a library means that the disk is full or cannot be written."""
+    """Whether a library's error means that the disk is full or not writable."""
     # tokenizers raises a plain Exception.
     return isinstance(error, OSError | SafetensorError | RuntimeError) or type(error) is Exception
 
@@ -160,7 +161,7 @@ def _room(folder: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Write a file, or a folder's entries, to the disk now."""
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -23,7 +23,7 @@ from rl.rollout.trajectory import TrajectoryGroup
 
 
 async def open_local(spec: LearnerSpec, host: Host) -> LocalLearner:
-    """Open a learner whose model is loaded on the host's thread; see ``seam.OpenLearner``."""
+    """Open a learner whose model is loaded on ``host.thread``; see ``seam.OpenLearner``."""
     return await host.thread.do(LocalLearner, spec, host)
 
 
@@ -60,12 +60,14 @@ class LocalWeights:
         self.version = version
 
     async def tensors(self, *, complete: bool = False) -> Mapping[str, Tensor]:
-        """See ``seam.WeightHandle``."""
+        """The weights by name; see ``seam.WeightHandle.tensors``."""
         return self.model.state_dict() if complete else trained_state(self.model)
 
 
 class LocalLearner:
-    """See ``seam.Learner``. Updates, scores and checkpoints are computed on the host's thread.
+    """Learner in this process; see ``seam.Learner``.
+
+    Updates, scores and checkpoints are computed on ``host.thread``.
 
     Raises:
         ValueError: the model cannot be loaded, or cannot be trained with the spec's settings.
@@ -97,21 +99,21 @@ class LocalLearner:
             self._offloader = Offloader(self._updater)
 
     async def update(self, experience: Experience, version: int) -> dict[str, float]:
-        """See ``seam.Learner.update``."""
+        """Make ``version`` of the weights; see ``seam.Learner.update``."""
         return await self._thread.do(self._update, experience, version)
 
     async def score(
         self, token_ids: Sequence[int], temperature: float, supports: Sequence[Sequence[int]] = ()
     ) -> Sequence[float]:
-        """See ``seam.Learner.score``."""
+        """The log-probability of each token except the first; see ``seam.Learner.score``."""
         return await self._thread.do(score_tokens, self.model, token_ids, temperature, supports)
 
     async def tolerance(self, seed: int) -> float:
-        """See ``seam.Learner.tolerance``."""
+        """Largest difference from rounding, in nats; see ``seam.Learner.tolerance``."""
         return await self._thread.do(tolerance_of, self.model, seed)
 
     async def weights(self, version: int) -> LocalWeights:
-        """See ``seam.Learner.weights``."""
+        """A handle of the weights with this version; see ``seam.Learner.weights``."""
         if version != self.version:
             raise ValueError(f"version ({version}) is not the learner's, {self.version}")
         return LocalWeights(self.model, version)
@@ -119,33 +121,33 @@ class LocalLearner:
     async def save(
         self, folder: Path, state: Mapping[str, Any] | None = None, *, resumable: bool = False
     ) -> None:
-        """See ``seam.Learner.save``."""
+        """Write a checkpoint; see ``seam.Learner.save``."""
         await self._thread.do(self._save, folder, state, resumable)
 
     async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
-        """See ``seam.Learner.load``."""
+        """Continue from a checkpoint; see ``seam.Learner.load``."""
         return await self._thread.do(self._load, folder, version)
 
     async def offload(self) -> None:
-        """Move the state that only updates need to the host, and free torch's cached memory.
+        """Move the state that only updates need to the host's memory, and free torch's cache.
 
-        The weights stay, because the policy's weights are verified against them. A learner on a CPU
-        does nothing.
+        The weights stay on the device, because the policy's weights are verified against them. A
+        learner on a CPU does nothing.
         """
         if self.model.device.type == "cuda":
             await self._thread.do(self._offload)
 
     async def onload(self) -> None:
-        """Move the state back to the device."""
+        """Move the state that :meth:`offload` moved back to the device."""
         if self.model.device.type == "cuda":
             await self._thread.do(self._onload)
 
     async def close(self) -> None:
-        """Wait until running calls are done. The thread stays, because the host owns it."""
+        """Wait until running calls are done. The thread keeps running, because ``Host`` owns it."""
         await self._thread.settle()
 
     def trained_elsewhere(self) -> None:
-        """Count a new version, because a command trained ``model`` without :meth:`update`."""
+        """Count a new version, after a command trained ``model`` without :meth:`update`."""
         self.version += 1
         self._metrics = None
 

@@ -26,9 +26,9 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 """PEFT's name of an adapter's file."""
 NOT_INSTALLED = "needs PEFT: pip install 'turnwise[lora]'"
 _PREFIX = "base_model.model."
-"""Prefix of each name in an adapter's file. PEFT's wrapper around the model causes it."""
+"""Prefix of each tensor's name in an adapter's file, from PEFT's wrapper around the model."""
 _ADAPTER = "default"
-"""PEFT's name for an adapter without a name. Names in a file do not contain it."""
+"""PEFT's default name of an adapter. The names of tensors in an adapter's file lack it."""
 
 
 def check_lora(settings: LoraConfig, model: str) -> None:
@@ -108,7 +108,7 @@ def trained_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_trained_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
-    """Load weights that :func:`trained_state` returned."""
+    """Load into ``model`` the weights that :func:`trained_state` returned."""
     if not is_adapted(model):
         model.load_state_dict(weights)
         return
@@ -227,7 +227,7 @@ def _name_in_file(name: str) -> str:
 
 
 def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:
-    """The last parts of the names of the layers that get an adapter."""
+    """Last parts of the names of the layers that get an adapter, such as ``q_proj``."""
     head = model.get_output_embeddings()
     linear = {
         name.rpartition(".")[2]

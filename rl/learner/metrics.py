@@ -15,7 +15,7 @@ from rl.learner.scoring import ScoringModel
 COMPARED_EPISODES = 8
 """Number of episodes to compare with the sampler in an update without a gradient."""
 NEAR = (0.9, 1.1)
-"""Bounds of ratios that the rounding of different kernels can explain."""
+"""Range of the ratios that rounding in different kernels can explain."""
 
 
 class UpdateMetrics:
@@ -55,12 +55,15 @@ class UpdateMetrics:
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def add_imitation(self, terms: Terms, weight: float) -> None:
-        """Add the terms of a micro-batch of texts to imitate. ``weight`` multiplies its loss."""
+        """Add the terms of a micro-batch of texts to imitate.
+
+        The metric ``ptx_loss`` is the loss divided by ``weight``.
+        """
         self.step_loss = terms.loss.detach() + self.step_loss
         self._ptx_losses.append(terms.loss.detach() / weight)
 
     def compare(self, logprobs: Tensor, tokens: Tensor) -> None:
-        """Record the learner's log-probabilities, with the weights before the update.
+        """Record the learner's log-probabilities, computed with the weights before the update.
 
         Args:
             logprobs: ``[n]``.
@@ -94,7 +97,7 @@ class UpdateMetrics:
         return result
 
     def _mismatch(self, batch: Batch, logprobs: Tensor) -> dict[str, float]:
-        """Metrics of the compared tokens that the policy sampled."""
+        """Metrics of the mismatch, over those compared tokens that the policy sampled."""
         tokens = torch.cat(self._compared)
         sampled = batch.sampled[tokens]
         own = tokens[sampled]

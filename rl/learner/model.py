@@ -16,14 +16,15 @@ from rl.credit.logprobs import Support
 from rl.learner.lora import base_of, merged
 
 LEAST_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
-"""Smallest tolerance in nats, by the type of the weights, for types with many digits."""
+"""Smallest tolerance in nats for weights of the types with many digits."""
 COARSE_TOLERANCE = 0.25
-"""Smallest tolerance in nats for types with few digits, whose kernels round differently."""
+"""Smallest tolerance in nats for weights of all other types, which have few digits, and whose
+kernels round differently."""
 NOISE_MARGIN = 4
-"""Factor between the measured noise and the tolerance."""
+"""The tolerance divided by the measured noise."""
 NOISE_ROWS, NOISE_TOKENS = 4, 48
-"""Number and length of the random sequences on which noise is measured. The first is the probe's
-own."""
+"""Number and length of the random sequences on which noise is measured. With equal seeds, the first
+equals the prompt with which servers are probed."""
 
 
 def load_model(

@@ -23,12 +23,12 @@ WEIGHT, COPY = "weight", "copy"
 class Snapshot:
     """A copy of the weights and the optimizer's state, in the host's memory.
 
-    The next snapshot of a GPU's weights overwrites it.
+    The next snapshot of a GPU's weights overwrites this copy.
     """
 
     tensors: dict[Key, Tensor]
     numbers: dict[Key, int]
-    """AdamW's numbers of steps that are not tensors."""
+    """AdamW's step counts, where they are integers and not tensors."""
     num_steps: int
 
 
@@ -191,18 +191,17 @@ class Optimizer:
     def offload(self) -> int:
         """Move the float32 copies and the moments to the host's memory, until :meth:`onload`.
 
-        Returns:
-            The bytes that the device gets free.
+        Returns the number of bytes freed on the device.
         """
         return self._host.take(self._state())
 
     def onload(self) -> None:
-        """Move them back to the device of the weights."""
+        """Move the float32 copies and the moments back to the device of the weights."""
         for (_, i), tensor in self._state().items():
             bring_back([tensor], self._parameters[i].device)
 
     def _state(self) -> dict[Key, Tensor]:
-        """What a step changes beside the weights, by name and position of the parameter."""
+        """AdamW's tensors and the float32 copies, by name and position of the parameter."""
         return {
             (COPY, i): stepped
             for i, (p, stepped) in enumerate(zip(self._parameters, self._stepped, strict=True))
@@ -216,7 +215,7 @@ class Optimizer:
                 yield (name, i), value
 
     def state_dict(self) -> dict[str, Any]:
-        """Averages of gradients, number of steps, and the float32 copies, if any, by position."""
+        """AdamW's state, the number of steps, and the float32 copies by parameter position."""
         return {
             "adamw": self._adamw.state_dict(),
             "num_steps": self.num_steps,
@@ -242,7 +241,7 @@ def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> torch.optim
 
 
 def _move_gradient(stepped: nn.Parameter, parameter: nn.Parameter) -> None:
-    """Add the gradient of ``parameter`` to that of its float32 copy, and free it."""
+    """Move the gradient of ``parameter`` into the gradient of ``stepped``, its float32 copy."""
     if parameter.grad is None:
         return
     if stepped.grad is None:

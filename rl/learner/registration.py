@@ -14,7 +14,9 @@ _registry = Registry("learner", "turnwise.learners")
 
 
 def register(name: str, target: OpenLearner | str) -> None:
-    """Register a learner in this process. ``"module:attribute"`` is imported on first use.
+    """Register a learner in this process.
+
+    A ``target`` of the form ``"module:attribute"`` is imported on first use.
 
     Raises:
         ValueError: another learner has the name.

@@ -32,9 +32,10 @@ logger = logging.getLogger(__name__)
 PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 """Layer types in which a position reads only positions to its left, with or without padding."""
 CPU_ROW_TOKENS = 1024
-"""A CPU's packed rows are filled up to this: longer ones leave its caches."""
+"""Number of tokens to which packed rows are filled on a CPU. Longer rows do not fit into its
+caches."""
 _padded: set[str] = set()
-"""Kinds of models whose rows are padded, each named once in the log."""
+"""Model types whose rows are padded. The log names each type once."""
 
 
 class Scores(NamedTuple):
@@ -45,7 +46,7 @@ class Scores(NamedTuple):
     entropy: Tensor
     """``[n]``, entropy of each token's distribution, in nats."""
     values: Tensor | None
-    """``[n]``, or None without a value head."""
+    """``[n]``, value of the state before each token, or None without a value head."""
 
 
 class ScoringModule(nn.Module):
@@ -84,7 +85,8 @@ class ScoringModule(nn.Module):
         if with_values and own_trunk:
             self.value_trunk = copy.deepcopy(self.trunk)
         self.unmasked_tokens = 0
-        """Length up to which padded rows need no mask of transformers, which inspects it."""
+        """Maximum length of padded rows that ``hidden_states`` computes, without a mask that
+        transformers would inspect."""
         self._needs_mask = needs_mask(model)
 
     @property
@@ -106,9 +108,10 @@ class ScoringModule(nn.Module):
         return torch.promote_types(self.head.weight.dtype, torch.float32)
 
     def forward(self, micro: MicroBatch, temperature: float) -> Scores:
-        """Score the micro-batch's tokens. The head runs only at positions that predict one.
+        """Score the micro-batch's tokens.
 
-        The distribution of a token is over the token's sampling support.
+        The head runs only at positions that predict one of these tokens. The distribution of a
+        token covers only the token's sampling support.
 
         Args:
             micro: a micro-batch on the model's device.
@@ -252,7 +255,7 @@ class ScoringModel:
         *,
         whole: bool = False,
     ) -> list[MicroBatch]:
-        """The batch's micro-batches for this model; see :meth:`Batch.micro_batches`."""
+        """Cut the batch into micro-batches for this model; see :meth:`Batch.micro_batches`."""
         packed = 0
         if self.packs and _reads_whole_rows(self.model, batch):
             packed = CPU_ROW_TOKENS if self.device.type == "cpu" else max_tokens
@@ -316,7 +319,7 @@ def _can_pack(model: PreTrainedModel, *, warns: bool) -> bool:
 
 
 def _reads_whole_rows(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether no row of the batch is longer than packed rows support."""
+    """Whether all rows of the batch are short enough for packed rows. Logs the reason if not."""
     limit, longest = longest_row(model), max(map(len, batch.rows), default=0)
     if limit is None or longest <= limit:
         return True
@@ -336,10 +339,10 @@ def _say_padded(model: PreTrainedModel, reason: str) -> None:
 
 
 class BaseModel(ScoringModel):
-    """Scores with the model's adapter disabled, and so with the initial model, without a copy."""
+    """Scores with the initial model, without a copy, by disabling the model's adapter."""
 
     def score(self, micro: MicroBatch) -> TokenScores:
-        """Score with the base model; see :meth:`ScoringModel.score`."""
+        """Score the tokens with the base model; see :meth:`ScoringModel.score`."""
         with without_adapter(self.model):
             return super().score(micro)
 

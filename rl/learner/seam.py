@@ -59,7 +59,8 @@ class ModelFacts:
     vocab_size: int
     """Number of rows of the output head. All token ids are below it."""
     end_token_ids: tuple[int, ...]
-    """The tokens that end a message, from the model's generation config. Empty if it names none."""
+    """The tokens that end a message, from the model's generation config. Empty if the config has
+    none."""
     device: str
     """The device of the weights, for example ``cpu`` or ``cuda:0``."""
     dtype: str
@@ -105,7 +106,7 @@ class LearnerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Resources of the run's process that a learner may use. It cannot be pickled."""
+    """Resources of the run's process that a learner can use. A ``Host`` cannot be pickled."""
 
     thread: TorchThread
     """Thread that computes with torch on several cores, one job after the other."""
@@ -136,8 +137,8 @@ class WeightHandle(Protocol):
 
         Args:
             complete: whether to return the model's whole ``state_dict``. If False, the handle
-                returns what training changes, under the names of a checkpoint's file; with LoRA
-                that is the adapter alone.
+                returns the weights that training changes, under the names of a checkpoint's file;
+                with LoRA, these are the adapter's weights.
         """
         ...
 
@@ -145,8 +146,8 @@ class WeightHandle(Protocol):
 class Learner(Protocol):
     """Owner of the model: trains it, scores with it, hands over its weights and saves it.
 
-    Calls come one after the other, except ``score``, which may come at any time. Any call may raise
-    :class:`LearnerLost`.
+    A caller makes one call at a time, except that ``score`` is allowed at any time. Any call can
+    raise :class:`LearnerLost`.
     """
 
     @property
@@ -187,7 +188,9 @@ class Learner(Protocol):
         ...
 
     async def tolerance(self, seed: int) -> float:
-        """Largest difference of a log-probability, in nats, that equal weights may show elsewhere.
+        """Largest difference of a token's log-probability, in nats, that rounding explains.
+
+        Equal weights give such differences in another process or kernel.
 
         Args:
             seed: seed of the tokens with which the learner measures its rounding.
@@ -222,11 +225,12 @@ class Learner(Protocol):
 
         Args:
             folder: the checkpoint.
-            version: version that the loaded weights get; only weights are loaded. If None, a
+            version: if set, only the weights are loaded, and they get this version. If None, a
                 resumable checkpoint is loaded with its own version and optimizer state.
 
         Raises:
-            UsageError: the checkpoint belongs to an algorithm with other parts.
+            UsageError: the checkpoint's algorithm has other parts (value head, reference, token
+                rewards).
             ValueError: the checkpoint cannot be read. Nothing has changed.
         """
         ...

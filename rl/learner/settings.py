@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Checkpointing = Literal["off", "on", "offload"]
-"""Activation checkpointing; :mod:`rl.learner.memory.activations`."""
+"""Modes of activation checkpointing; see :mod:`rl.learner.memory.activations`."""
 HEAD_MIB = {"cpu": 128}
-"""Default buffers of the output head, by the type of the device."""
+"""Default size of the output head's buffers in MiB, by the type of the device."""
 GPU_HEAD_MIB = 1024
-"""The same for other devices: 883 positions of 152k words. With fewer positions, a GPU would spend
-its time on adding to the gradient of the head's weights."""
+"""Default size of the output head's buffers in MiB on all other devices: 883 positions of 152k
+words. With fewer positions, a GPU would spend its time on adding to the gradient of the head's
+weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +86,17 @@ class MemoryConfig:
             raise ValueError(f"activation_checkpointing ({mode}) must be one of {', '.join(known)}")
 
     def checkpointing_on(self, device_type: str) -> Checkpointing:
-        """The effective mode on a type of device."""
+        """The mode on a type of device, where ``auto`` is replaced by "on" or "off"."""
         if self.activation_checkpointing == "auto":
             return "off" if device_type == "cpu" else "on"
         return self.activation_checkpointing
 
     def head_bytes(self, device_type: str) -> int:
-        """The effective size of the head's buffers on a type of device."""
+        """Bytes of the head's buffers on a type of device, where 0 selects the default."""
         return (self.head_mib or HEAD_MIB.get(device_type, GPU_HEAD_MIB)) * 2**20
 
 
 DEFAULT_MEMORY = MemoryConfig()
-"""The default of every command."""
+"""The default memory settings of every command."""
 NO_TRAINING = MemoryConfig(activation_checkpointing="off")
-"""For models that only score."""
+"""Memory settings for models that only score."""

@@ -232,7 +232,7 @@ class Updater:
         Raises:
             NonFiniteLoss: the loss or gradient is not finite; the weights have not changed.
             BrokenWeights: the step made weights that are not finite.
-            ValueError: no token precedes a trained token.
+            ValueError: a segment's first token is trained, so no token precedes it.
         """
         batch = Batch.from_segments(segments)
         metrics = UpdateMetrics()
@@ -260,7 +260,8 @@ class Updater:
         """Restore a state of :meth:`state_dict`, for the same model and algorithm.
 
         Raises:
-            ValueError: the state belongs to an algorithm with other parts.
+            ValueError: the state's algorithm has other parts (value head, reference, token
+                rewards).
         """
         for name, part in self._parts().items():
             if (part is None) != ((saved := state.get(name)) is None):
@@ -277,7 +278,7 @@ class Updater:
         self.num_skipped_updates = state["num_skipped_updates"]
 
     def _parts(self) -> dict[str, Any]:
-        """The parts that have a state of their own, by name. None stands for a missing part."""
+        """The optional parts of the learner that have a state, by name; None if missing."""
         parts = {"value_head": self.model.value_head, "value_trunk": self.model.value_trunk}
         return {**parts, "reference": copied(self.reference), "token_rewards": self.token_rewards}
 

@@ -1,11 +1,14 @@
 """Attention over packed rows, as an attention function of Hugging Face's models.
 
-:func:`prepare` gives a model this attention function. It computes only packed rows, and passes
-every other call to Hugging Face's ``sdpa``. Packed rows pass through the model's own ``forward``.
-Their layout is passed as a keyword, so that layers that are computed again in the backward pass
-receive it as well. These calls have a mask of four dimensions, which is not read. Without it,
-transformers would take jumps in the positions of shared prefixes for borders of documents, and read
-the positions of padded rows on the host, which waits for a GPU in each forward pass.
+:func:`prepare` gives a model this attention function. The function computes only packed rows, and
+passes every other call to Hugging Face's ``sdpa``. Packed rows pass through the model's own
+``forward``. Their layout is a keyword argument, so that layers that are computed again in the
+backward pass receive the layout as well.
+
+A call of :func:`hidden_states` also passes a mask of four dimensions, which no layer reads. Without
+a mask, transformers would mistake the jumps in the positions of shared prefixes for borders of
+documents. For padded rows, it would read the positions on the host, which then waits for the GPU in
+each forward pass.
 """
 
 from __future__ import annotations
@@ -34,11 +37,12 @@ logger = logging.getLogger(__name__)
 NAME = "turnwise_packed"
 Padded = Literal["padded"]
 PADDED: Final = "padded"
-"""In place of a layout: causal rows that are padded on the right, which need no mask."""
+"""Passed instead of a layout for causal rows that are padded on the right. They need no mask."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
-"""Largest difference of a hidden state in :func:`prepare`, relative to its sequence's largest."""
+"""Largest difference between packed and separate hidden states that :func:`prepare` accepts, as a
+share of the largest hidden state of the sequence. The key is the type of the weights."""
 COARSE_TOLERANCE = 0.05
-"""Largest difference for types with few digits, defined in the same way."""
+"""The same limit for types with few digits, such as bfloat16."""
 _variable_length = True
 """Whether packed rows on CUDA use variable-length attention."""
 
@@ -63,10 +67,11 @@ def hidden_states(trunk: nn.Module, input_ids: Tensor, layout: Layout | None) ->
 
 
 def prepare(model: PreTrainedModel) -> str | None:
-    """Prepare ``model`` for packed rows. Returns the reason if it cannot compute them, or None.
+    """Prepare ``model`` for packed rows. Returns None, or the reason if it cannot compute them.
 
-    The model's other calls stay the same bit for bit. As a test, the hidden states of a few random
-    sequences that share prefixes are computed as a packed row and one by one, and compared.
+    All other calls of the model give the same results, bit for bit. To test the model, the function
+    computes the hidden states of a few random sequences that share prefixes, once as a packed row
+    and once one by one, and compares them.
     """
     now = model.config._attn_implementation
     if now not in ("sdpa", NAME):
@@ -79,7 +84,7 @@ def prepare(model: PreTrainedModel) -> str | None:
 
 
 def longest_row(model: PreTrainedModel) -> int | None:
-    """Tokens of the longest sequence that packed rows support, or None without a limit.
+    """Maximum tokens of a sequence in a packed row, or None if there is no limit.
 
     In longer sequences, layers with a window read only the newest tokens, and some rotary
     embeddings change the frequencies of all tokens that are computed together.
@@ -101,7 +106,7 @@ def _attend(
     scaling: float | None = None,
     **given: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """An attention function of transformers; tensors are ``[B, heads, T, D]``."""
+    """The attention function for transformers. Tensors are ``[B, heads, T, D]``."""
     if not isinstance(packed, Layout):
         mask = None if packed == PADDED else attention_mask
         return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **given)
@@ -122,7 +127,7 @@ def _attend(
 def _by_buckets(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, chunk: Chunk, scaling: float | None
 ) -> Tensor:
-    """Attention of each bucket as one batch: ``[1, tokens of the chunk, heads, D]``."""
+    """Attention of a chunk, one batch for each bucket: ``[1, tokens of the chunk, heads, D]``."""
     buckets = [layout.buckets[i] for i in chunk.buckets]
     queries = query[0].split([bucket.size for bucket in buckets], dim=1)
     read = _read(key, layout, chunk), _read(value, layout, chunk)
@@ -143,7 +148,10 @@ def _by_buckets(
 
 
 def _read(x: Tensor, layout: Layout, chunk: Chunk) -> Iterator[Tensor]:
-    """What the segments of each bucket read of ``x``: ``[segments, heads, num_keys, D]``."""
+    """For each bucket, the keys or values that it reads: ``[segments, heads, num_keys, D]``.
+
+    ``x`` has the keys or values of all tokens of the row.
+    """
     # One split has one backward pass; slices would each fill a gradient as long as the row.
     parts = x[0].split(layout.sizes, dim=1)
     for i in chunk.buckets:
@@ -152,7 +160,7 @@ def _read(x: Tensor, layout: Layout, chunk: Chunk) -> Iterator[Tensor]:
 
 
 def _segments(bucket: Bucket, own: Tensor, prefix: Sequence[Tensor] = ()) -> Tensor:
-    """``[heads, tokens, D]`` as a batch of segments, each after the tokens of ``prefix``."""
+    """``own`` ``[heads, tokens, D]`` as a batch of segments, each after ``prefix``."""
     batch: Tensor = own.unflatten(1, (bucket.count, bucket.length)).transpose(0, 1)
     if not prefix:
         return batch
@@ -163,7 +171,7 @@ def _segments(bucket: Bucket, own: Tensor, prefix: Sequence[Tensor] = ()) -> Ten
 def _by_lengths(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, chunk: Chunk, scaling: float | None
 ) -> Tensor:
-    """Variable-length attention on CUDA: ``[1, tokens of the chunk, heads, D]``."""
+    """Attention of a chunk on CUDA, by lengths: ``[1, tokens of the chunk, heads, D]``."""
     from torch.nn.attention.varlen import varlen_attn
 
     keys, values = (
@@ -189,7 +197,10 @@ def _by_lengths(
 
 @cache
 def _grouped(attend: Callable[..., Any]) -> dict[str, Any]:
-    """Arguments with which several heads of queries share keys. Torch 2.11 needs and has none."""
+    """Keyword arguments of ``attend`` with which several query heads share a key head.
+
+    Torch 2.11 has no such argument and does not need one.
+    """
     return {"enable_gqa": True} if "enable_gqa" in signature(attend).parameters else {}
 
 
@@ -227,7 +238,11 @@ def _measured(model: PreTrainedModel) -> str | None:
 
 
 def _samples(vocabulary: int) -> Sequence[Integers]:
-    """Random sequences that share prefixes: pairs of equal length, one in another, one apart."""
+    """Seven random sequences of tokens.
+
+    Five share a prompt: two of them have equal length, and one is a prefix of two others. The last
+    two share nothing.
+    """
     drawn = np.random.default_rng(0)
 
     def tokens(count: int) -> Integers:

@@ -14,8 +14,9 @@ from torch import Tensor
 from rl.packing.prefixes import Integers, spans
 
 KEYS_PER_TOKEN = 4
-"""Maximum number of keys that attention holds at a time, per token of the row. Segments after a
-common prefix each read a copy of its keys. Rows with more keys are computed in chunks."""
+"""Maximum number of keys that attention holds at a time, per token of the row. Each segment after a
+common prefix reads its own copy of the prefix's keys. A row with more keys is computed in
+chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Bucket:
     count: int
     length: int
     prefix: tuple[int, ...]
-    """The buckets, each of one segment, whose tokens come before; from the first token on."""
+    """Indices of the buckets whose tokens precede the segments, from the first token on. Each of
+    these buckets has one segment."""
     num_keys: int
     """Number of keys that a segment reads: those of its prefix and its own."""
 
@@ -42,14 +44,15 @@ class Chunk:
     buckets: range
     num_tokens: int
     query_starts: Tensor
-    """Offset of each segment's queries among those of the chunk, and their number."""
+    """Offset of each segment's queries among the queries of the chunk, then the number of
+    queries."""
     key_starts: Tensor
-    """Offset of each segment's keys, those of its prefix included, and their number."""
+    """Offset of each segment's keys, including its prefix's keys, then the total number of keys."""
     longest_query: int
     longest_key: int
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Chunk:
-        """A copy with changed tensors."""
+        """A copy with ``change`` applied to every tensor."""
         starts = change(self.query_starts), change(self.key_starts)
         return replace(self, query_starts=starts[0], key_starts=starts[1])
 
@@ -61,12 +64,13 @@ class Layout:
     buckets: tuple[Bucket, ...]
     """The buckets, in the order of the row."""
     chunks: tuple[Chunk, ...]
-    """The chunks, in the order of the row. A row has one, unless its segments read many keys."""
+    """The chunks, in the order of the row. A row has one chunk, unless its segments read many
+    keys."""
     positions: Tensor
     """``[1, T]``, the position of each token in its sequence."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Layout:
-        """A copy with changed tensors."""
+        """A copy with ``change`` applied to every tensor."""
         chunks = tuple(chunk.map(change) for chunk in self.chunks)
         return Layout(self.buckets, chunks, change(self.positions))
 
@@ -77,9 +81,9 @@ class Layout:
 
     @cached_property
     def masks(self) -> list[Tensor | None]:
-        """For each bucket, which keys its queries read: ``[length, prefix + length]``.
+        """For each bucket, a mask of the keys that its queries read: ``[length, num_keys]``.
 
-        None stands for a bucket without a prefix, which is causal.
+        The mask is None for a bucket without a prefix, whose attention is causal.
         """
         return [self._mask(bucket) if bucket.prefix else None for bucket in self.buckets]
 
@@ -90,17 +94,17 @@ class Layout:
 
 
 class PackedRow(NamedTuple):
-    """Token ids, their layout, and where each token of the sequences is."""
+    """Token ids of a packed row, their layout, and the position of each sequence's tokens."""
 
     token_ids: Integers
     layout: Layout
     places: list[Integers]
-    """The position of each sequence's tokens in the row, as an array for each sequence."""
+    """For each sequence, the indices of its tokens in the row."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """Tokens ``start`` to ``end`` of a sequence, computed once for all that share them."""
+    """Tokens ``start`` to ``end`` of a sequence, computed once for all that share the tokens."""
 
     sequence: int
     start: int
@@ -115,8 +119,8 @@ def pack(sequences: Sequence[Integers], shared: Integers) -> PackedRow:
     """Lay sequences out as one packed row.
 
     Args:
-        sequences: token ids, in the order of a part (``prefixes.Part``).
-        shared: tokens that each sequence shares with the one before it.
+        sequences: token ids of each sequence, in the order of a ``prefixes.Part``.
+        shared: number of tokens that each sequence shares with the previous sequence.
     """
     nodes, leaves = _tree([len(sequence) for sequence in sequences], shared)
     count = sum(node.end - node.start for node in nodes)
@@ -134,7 +138,7 @@ def pack(sequences: Sequence[Integers], shared: Integers) -> PackedRow:
 
 
 def _tree(lengths: Sequence[int], shared: Integers) -> tuple[list[_Node], list[int]]:
-    """The tree of shared prefixes, parents first, and the last node of each sequence."""
+    """The nodes of the tree of shared prefixes, parents first, and each sequence's last node."""
     nodes: list[_Node] = []
     leaves = [-1] * len(lengths)
     todo = [(0, len(lengths), 0, -1)]
@@ -174,12 +178,12 @@ def _place(nodes: list[_Node], max_keys: int) -> tuple[Bucket, ...]:
 
 
 def _shares(total: int, most: int) -> list[int]:
-    """``total`` in shares of at most ``most``."""
+    """``total`` divided into shares of at most ``most``."""
     return [min(most, total - i) for i in range(0, total, most)]
 
 
 def _chunks(buckets: Sequence[Bucket], max_keys: int) -> Iterator[Chunk]:
-    """Spans of buckets that read at most ``max_keys`` keys."""
+    """Chunks of neighbouring buckets that read at most ``max_keys`` keys together."""
     keys = [bucket.count * bucket.num_keys for bucket in buckets]
     first = total = 0
     for number, more in enumerate(keys):

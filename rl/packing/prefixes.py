@@ -26,7 +26,7 @@ PAIRS_PER_TOKEN = 2048
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The sequences of one packed row, in the order of their tokens."""
+    """The sequences of one packed row, in the order of their token ids."""
 
     sequences: list[int]
     shared: Integers
@@ -46,9 +46,10 @@ def split(
 
     Args:
         sequences: token ids.
-        units: the sequences to split, as lists of sequences that must be in one part.
+        units: indices of the sequences to split, as lists. The sequences of a list must be in one
+            part.
         max_tokens: maximum tokens of a part.
-        fill_tokens: maximum tokens of a part that has several trees; None: ``max_tokens``.
+        fill_tokens: maximum tokens of a part that has several trees. If None, ``max_tokens``.
     """
     chosen = [i for unit in units for i in unit]
     keys = [sequences[i].tobytes() for i in chosen]
@@ -67,7 +68,7 @@ def split(
 
 
 def spans(shared: Integers, low: int, high: int, depth: int) -> list[tuple[int, int]]:
-    """Split sequences ``low`` to ``high`` where neighbours share only ``depth`` tokens."""
+    """Split sequences ``low`` to ``high`` between neighbours that share only ``depth`` tokens."""
     cuts = low + 1 + np.flatnonzero(shared[low + 1 : high] == depth)
     return list(pairwise([low, *cuts.tolist(), high]))
 
@@ -128,7 +129,10 @@ def _links(shared: Integers, places: Sequence[int]) -> Iterator[int]:
 def _filled(
     units: list[list[int]], lengths: Integers, shared: Integers, limits: tuple[int, int]
 ) -> Iterator[list[int]]:
-    """Parts of neighbouring units: maximum tokens of one tree, and of several."""
+    """Parts of neighbouring units.
+
+    ``limits`` are the maximum tokens of a part with one tree, and of a part with several trees.
+    """
     max_tokens, fill_tokens = limits
     own = np.array([lengths[unit].sum() - sum(_links(shared, unit)) for unit in units])
     links = np.array([0, *_links(shared, [unit[0] for unit in units])], dtype=np.int64)
@@ -148,7 +152,7 @@ def _filled(
 
 
 def _trees(own: Integers, links: Integers, max_tokens: int) -> Iterator[tuple[int, int]]:
-    """Spans of units, each the largest tree of at most ``max_tokens`` tokens, or one unit."""
+    """Spans of units: the largest trees of at most ``max_tokens`` tokens, or single units."""
     todo = [(0, len(own))] if len(own) else []
     while todo:
         low, high = todo.pop()

@@ -1,4 +1,4 @@
-"""The learner's memory, counted by running one update of it without data."""
+"""Counts the learner's memory by running one update on tensors without data."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from rl.planning.live_bytes import LiveBytes, size_of, without_memory
 from rl.settings.lora import LoraConfig
 
 EIGHT_BITS = (2 + 2 * 4 / 256) / 8
-"""Size of averages of 8 bits, as a share of those of 32: two bytes a weight, and two float32 scales
-for each block of 256 weights (Dettmers et al. 2021, arXiv 2110.02861, section 2)."""
+"""Size of 8-bit averages as a share of the size of 32-bit averages: two bytes per weight, and two
+float32 scales per block of 256 weights (Dettmers et al. 2021, arXiv 2110.02861, section 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerMemory:
-    """Bytes of the learner's parts."""
+    """Bytes of each part of the learner's memory."""
 
     weights: int
     """The model and its adapter."""
     critic: int
     reference: int
-    """A copy of the initial model; 0: the algorithm needs none."""
+    """A copy of the initial model, or 0 if the algorithm needs no copy."""
     copies: int
     """Float32 copies of narrower weights."""
     moments: int
     """The optimizer's averages."""
     gradients: int
     activations: int
-    """What exists at the peak of an update besides the other parts: activations, logits of the
-    head and temporary tensors."""
+    """Bytes at the peak of an update, without all other parts: activations, logits of the head and
+    temporary tensors."""
 
     @property
     def resident(self) -> int:
-        """What stays between two updates."""
+        """Bytes that stay allocated between two updates."""
         return self.weights + self.critic + self.reference + self.copies + self.moments
 
     @property
     def peak(self) -> int:
-        """The most that exists at one time."""
+        """Largest number of bytes that are allocated at one time."""
         return self.resident + self.gradients + self.activations
 
 
@@ -65,16 +65,16 @@ def learner_memory(
     row: int,
     max_tokens: int,
 ) -> LearnerMemory:
-    """The memory of an update.
+    """The bytes of each part of the learner's memory in one update.
 
     Args:
         config: the model's configuration.
         algorithm: the algorithm's settings.
         optimizer: the optimizer's settings.
         lora: the adapter's settings.
-        memory: what the learner keeps; "auto" means the mode of a CPU.
+        memory: settings of the learner's memory; "auto" means the mode of a CPU.
         dtype: type of the weights.
-        row: tokens of the longest row.
+        row: number of tokens in the longest row.
         max_tokens: maximum tokens of a micro-batch of several rows.
 
     Raises:
@@ -115,7 +115,7 @@ def learner_memory(
 def _count(
     root: ScoringModule, settings: OptimizerConfig, micro: MicroBatch, live: LiveBytes
 ) -> LearnerMemory:
-    """The memory of an update, without a reference, by making the update."""
+    """The learner's memory, measured by making one update. The reference is not included."""
     parts = [part for part in (root.value_head, root.value_trunk) if part is not None]
     critic = [p for part in parts for p in part.parameters()]
     trained = [p for p in root.parameters() if p.requires_grad]
@@ -171,7 +171,7 @@ def episode_cache(config: PretrainedConfig, dtype: str, tokens: int) -> int:
 
 
 def _shapes_of(config: PretrainedConfig, dtype: str) -> PreTrainedModel:
-    """The model without data."""
+    """The model, with shapes but without data."""
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, dtype)
@@ -181,7 +181,10 @@ def _shapes_of(config: PretrainedConfig, dtype: str) -> PreTrainedModel:
 
 
 def _rows_of(tokens: int, max_tokens: int) -> MicroBatch:
-    """The largest micro-batch: as many rows of ``tokens`` as fit, trained on all of them."""
+    """The largest micro-batch: as many rows of ``tokens`` tokens as fit, but at least one.
+
+    Every token is trained, except the first of each row.
+    """
     row = Segment(
         token_ids=[0] * tokens,
         loss_mask=[0] + [1] * (tokens - 1),

@@ -1,4 +1,4 @@
-"""Counts the memory of a computation without the memory: by tensors that have shapes and no data.
+"""Counts the memory of a computation without using it, on tensors that have shapes but no data.
 
 A formula for activations would hold for one architecture and would age with the learner's code.
 Here the learner's own code runs on fake tensors instead (``torch._subclasses.fake_tensor``), and
@@ -21,7 +21,7 @@ from transformers import masking_utils
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all storages that operations in this context have made and that still exist."""
+    """Counts the bytes of storages that operations in this context made and that still exist."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -30,14 +30,14 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
 
     def count(self, tensors: Iterable[Tensor]) -> int:
-        """Count tensors that exist already; returns the bytes that this added."""
+        """Count tensors that exist already, and return the number of bytes added."""
         before = self.now
         for tensor in tensors:
             self._add(tensor)
         return self.now - before
 
     def restart(self) -> None:
-        """Forget the peak so far."""
+        """Reset the peak to the current number of bytes."""
         self.peak = self.now
 
     def _add(self, tensor: Tensor) -> None:
@@ -73,7 +73,7 @@ def without_memory() -> Iterator[None]:
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of tensors; a shared storage counts once."""
+    """Bytes of the tensors' storages. A shared storage counts once."""
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
 

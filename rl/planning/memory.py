@@ -1,4 +1,4 @@
-"""The memory plan: bytes of each part in each phase of a step, against the device's memory."""
+"""The memory plan: bytes of each part in each phase of a step, and the memory of the device."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rl.runtime.model import device_of, dtype_of
 from rl.settings.train import TrainConfig
 
 CONTEXT = 3 << 28
-"""Bytes of CUDA's context and of the libraries' workspaces: 0.75 GiB, an estimate."""
+"""Estimated bytes of CUDA's context and of the libraries' workspaces: 0.75 GiB."""
 USUAL_ROW = 4096
-"""Episodes of at least this length are suggested before an adapter is."""
+"""Minimum length of episodes, in tokens, that is suggested before an adapter is suggested."""
 MIN_ROW = 512
-"""Shorter episodes are not suggested."""
+"""Minimum length of episodes, in tokens, that is suggested at all."""
 FRAGMENTS = 0.05
-"""Share of the other bytes that torch's allocator cannot use, an estimate."""
+"""Estimated memory that torch's allocator cannot use, as a share of all other bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class MemoryPlan:
     device: str
     capacity: int
     row: int
-    """Tokens of the longest row."""
+    """Number of tokens in the longest row."""
     learn: Mapping[str, int]
     generate: Mapping[str, int]
 
     @property
     def peak(self) -> int:
-        """Bytes of the larger phase."""
+        """Bytes of the phase that needs more memory."""
         return max(sum(self.learn.values()), sum(self.generate.values()))
 
     @property
@@ -74,10 +74,10 @@ class MemoryPlan:
 
 
 class Planner:
-    """Plans a run and variants of it.
+    """Makes the memory plans of a run and of its variants.
 
     Args:
-        config: the run's settings, whose model and device all variants have.
+        config: the run's settings. All variants have the same model and the same device.
 
     Raises:
         UsageError: the model's configuration cannot be read, or the device is missing.
@@ -153,7 +153,7 @@ class Planner:
         return config.context_length or window
 
     def _memory(self, config: TrainConfig) -> MemoryConfig:
-        """The settings of the learner's memory, with the effective ones of this device."""
+        """The settings of the learner's memory, with defaults replaced by this device's values."""
         device = "cuda" if self.on_gpu else "cpu"
         return replace(
             config.memory,
@@ -168,7 +168,10 @@ class Planner:
 
 
 def explain(config: TrainConfig) -> str:
-    """The memory plan as lines, with settings that fit if the run does not; "" without a plan."""
+    """The memory plan as lines of text, or "" if the run has no plan.
+
+    If the run does not fit, the text ends with settings that fit.
+    """
     if not _is_planned(config):
         return ""
     try:
@@ -183,10 +186,11 @@ def explain(config: TrainConfig) -> str:
 def check_memory(config: TrainConfig, report: Callable[[str], None]) -> None:
     """Refuse a run that cannot fit into a GPU's memory, before anything is loaded.
 
-    A run on a CPU is not checked, unless ``plan.gpu_gb`` names a GPU.
+    A run on a CPU is not checked, unless ``plan.gpu_gb`` is set.
 
-    Without ``context_length`` an episode may fill the model's window, but few do. Such a run is
-    refused only if short episodes do not fit; else a line says what long ones would need.
+    Without ``context_length``, an episode can fill the model's window, but few episodes do. Such a
+    run is refused only if episodes of :data:`MIN_ROW` tokens do not fit. Otherwise, ``report`` gets
+    a line about the memory that longer episodes need.
 
     Raises:
         UsageError: the run cannot fit, or ``deterministic`` needs a new process.
@@ -215,12 +219,12 @@ def check_memory(config: TrainConfig, report: Callable[[str], None]) -> None:
 
 
 def _is_planned(config: TrainConfig) -> bool:
-    """Whether there is a plan: for a learner in this process, and a model that is not tiny."""
+    """Whether the run has a plan: its learner is in this process, and its model is not ``tiny``."""
     return config.model != "tiny" and config.learner == "local"
 
 
 def _no_plan(error: Exception) -> str:
-    """A line instead of a plan: no architecture or setting may fail because it has no plan."""
+    """The line that replaces a plan after an error. A run must not fail because it has no plan."""
     return f"no memory plan: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
 
 
@@ -230,9 +234,9 @@ def _advice(planner: Planner, config: TrainConfig) -> str:
 
 
 def settings_that_fit(planner: Planner, config: TrainConfig) -> str:
-    """Words of the command line with which the run would fit; "" if none were found.
+    """Words of the command line with which the run would fit, or "" if no such words were found.
 
-    The changes that cost least come first, and each keeps the former ones.
+    Changes that cost less come first. Each change keeps the previous changes.
     """
     words: list[str] = []
     for change in (_checkpoints, _sleep, _smaller_cache, _shorter, _adapter, _shortest):
@@ -250,7 +254,7 @@ Change = tuple[str, TrainConfig] | None
 
 
 def _checkpoints(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
-    """Compute activations twice instead of keeping them."""
+    """Turn on activation checkpointing: activations are computed twice instead of kept."""
     memory = config.memory
     if memory.activation_checkpointing != "off" and planner.on_gpu:
         return None
@@ -261,7 +265,7 @@ def _checkpoints(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Cha
 
 
 def _sleep(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
-    """Let the policy free its memory while the learner learns, if it can."""
+    """Let the policy free its memory while the learner learns, if the policy can do so."""
     settings: Any = config.policy.settings
     if getattr(settings, "sleep", None) is not False or config.staleness:
         return None
@@ -270,7 +274,7 @@ def _sleep(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
 
 
 def _smaller_cache(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
-    """Give keys and values less memory, if the policy has a maximum, but one episode's at least."""
+    """Lower ``cache_gb``, the memory of keys and values, but to no less than an episode needs."""
     settings: Any = config.policy.settings
     if not hasattr(settings, "cache_gb"):
         return None
@@ -292,12 +296,12 @@ def _adapter(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
 
 
 def _shorter(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
-    """Shorten the episodes, but not to less than a usual length."""
+    """Shorten the episodes, but not below :data:`USUAL_ROW` tokens."""
     return _shortened(planner, config, plan, USUAL_ROW)
 
 
 def _shortest(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
-    """Shorten the episodes as far as it makes sense."""
+    """Shorten the episodes, but not below :data:`MIN_ROW` tokens."""
     return _shortened(planner, config, plan, MIN_ROW)
 
 
@@ -312,7 +316,7 @@ def _shortened(planner: Planner, config: TrainConfig, plan: MemoryPlan, least: i
 
 
 def _resident(config: TrainConfig, learner: LearnerMemory) -> dict[str, int]:
-    """The parts of the learner that stay in memory in both phases."""
+    """Bytes of the learner's parts that stay in memory in both phases, by name."""
     parts = {
         "weights": learner.weights,
         "critic": learner.critic,
@@ -329,7 +333,7 @@ def _resident(config: TrainConfig, learner: LearnerMemory) -> dict[str, int]:
 
 
 def _device(config: TrainConfig) -> tuple[str, int, bool]:
-    """Name of the device, its bytes, and whether it is a GPU."""
+    """Name of the device, its memory in bytes, and whether it is a GPU."""
     if config.plan.gpu_gb:
         return f"a GPU of {config.plan.gpu_gb:g} GiB", int(config.plan.gpu_gb * 2**30), True
     device = device_of(config)

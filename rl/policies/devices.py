@@ -30,9 +30,9 @@ class Servers:
 
     count: int
     gpus_each: int = 1
-    """GPUs of one server, such as 2 for ``--tensor-parallel-size 2``."""
+    """Number of GPUs of one server, such as 2 for ``--tensor-parallel-size 2``."""
     share: bool = False
-    """Whether they run on the learner's GPU."""
+    """Whether the servers run on the learner's GPU."""
 
 
 def visible_gpus() -> list[str]:

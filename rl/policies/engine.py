@@ -36,7 +36,7 @@ class PolicyChoice:
 
 
 class RunSettings(Protocol):
-    """The settings of a run that a policy engine reads; :class:`rl.settings.run.RunConfig`."""
+    """The settings of a run that a policy engine reads; see :class:`rl.settings.run.RunConfig`."""
 
     @property
     def seed(self) -> int:
@@ -45,7 +45,7 @@ class RunSettings(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether two runs must agree bit for bit."""
+        """Whether two runs with equal settings must agree bit for bit."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class RunSettings(Protocol):
 
     @property
     def sampling(self) -> SamplingConfig:
-        """Sampling by the policy."""
+        """Settings of the policy's sampling."""
         ...
 
     @property
@@ -95,7 +95,7 @@ class PolicyContext:
     logs: Path | None
     """Folder for the logs of servers. If None, the logs are dropped."""
     report: Callable[[str], None]
-    """Shows a line to the user."""
+    """Function that shows a line to the user."""
     stack: AsyncExitStack
     """The stack that closes the policy at the end of the run."""
 
@@ -116,7 +116,7 @@ class PolicyEngine(ABC):
     trained. Otherwise it receives the whole model's weights."""
 
     def deadlines(self) -> Mapping[str, float]:
-        """Deadlines in seconds, by setting, during which a healthy run may make no progress.
+        """Seconds for which a healthy policy can make no progress, by the setting that limits them.
 
         The run's ``stall_s`` must be above each of them.
         """
@@ -126,7 +126,7 @@ class PolicyEngine(ABC):
         """Check that the policy can sample while the learner learns, for ``staleness`` above 0.
 
         Raises:
-            ValueError: the policy cannot do this.
+            ValueError: the policy cannot sample while the learner learns.
         """
         return
 

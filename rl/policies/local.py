@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agents.local import LocalPolicy
 
 _SHARE = 0.3
-"""Share of a GPU's memory for keys and values, if no maximum is given."""
+"""Share of a GPU's memory for keys and values if ``cache_gb`` is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,10 @@ class Local(PolicyEngine):
         return max(int(_SHARE * gpu_bytes), episode_bytes) if gpu_bytes else None
 
     def device_memory(self, device: DeviceFacts) -> PolicyMemory:
-        """The cache of all slots up to its maximum, and a copy of the weights if both compute.
+        """Memory of the keys and values of all slots, and of a copy of the weights for ``ahead``.
 
-        On a GPU the cache is freed before an update, unless episodes continue meanwhile.
+        Keys and values take at most :meth:`cache_bytes`. On a GPU, they are freed before an update,
+        unless the policy samples during updates.
         """
         episode = device.episode_cache()
         cache = device.slots * episode
@@ -59,7 +60,7 @@ class Local(PolicyEngine):
         return PolicyMemory(generating=cache, learning=0 if device.on_gpu else cache)
 
     async def open(self, context: PolicyContext) -> LocalPolicy:
-        """Sample from the learner's own model, or from a copy if the learner computes meanwhile."""
+        """Start the policy with the learner's own model, or with a copy if both compute at once."""
         # Heavy imports come here, so that the command line's help starts quickly.
         from agents.local import Limits, LocalPolicy
         from agents.local.forward import position_bytes

@@ -12,12 +12,12 @@ class PolicyMemory:
 
     generating: int = 0
     learning: int = 0
-    """While the learner updates the weights."""
+    """Bytes that the policy takes while the learner updates the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What a policy engine needs to state its memory."""
+    """Facts from which a policy engine computes its memory."""
 
     capacity: int
     """Bytes of the device."""
@@ -27,6 +27,6 @@ class DeviceFacts:
     episode_cache: Callable[[], int]
     """Computes the bytes of the keys and values of the longest episode."""
     slots: int
-    """Maximum episodes that are sampled at once."""
+    """Maximum number of episodes that are sampled at once."""
     ahead: bool
     """Whether the policy samples while the learner learns."""

@@ -19,7 +19,9 @@ _OWN = {
 
 
 def register_policy(name: str, engine: type[PolicyEngine] | str) -> None:
-    """Register a policy engine in this process. ``"module:attribute"`` is imported on first use.
+    """Register a policy engine in this process.
+
+    An ``engine`` of the form ``"module:attribute"`` is imported on first use.
 
     Raises:
         TypeError: ``engine`` is not a policy engine.
@@ -31,7 +33,7 @@ def register_policy(name: str, engine: type[PolicyEngine] | str) -> None:
 
 
 def policy_names() -> list[str]:
-    """Names of all policy engines: turnwise's own, then the others, sorted."""
+    """Names of all policy engines: first turnwise's own, then all others in alphabetical order."""
     return [*_OWN, *(name for name in _registry.names() if name not in _OWN)]
 
 

@@ -49,7 +49,7 @@ class ServerEngine(PolicyEngine):
             raise ValueError(f"tolerance ({self.tolerance}) must be >= 0")
 
     def deadlines(self) -> Mapping[str, float]:
-        """Deadlines for a start, for loading weights, and for a token."""
+        """Deadlines in seconds for a server's start, for a load of weights, and for a token."""
         return {name: getattr(self, name) for name in _DEADLINES}
 
     def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
@@ -81,14 +81,14 @@ class ServerEngine(PolicyEngine):
         )
 
     def publisher(self, context: PolicyContext) -> WeightPublisher:
-        """A publisher that writes weights to folders, or only the adapter if the engine can."""
+        """A publisher of weights as folders: the adapter alone, if the engine can load it."""
         from agents.serving import WeightFolders
 
         parent = Path(self.weights) if self.weights else None
         return WeightFolders(parent, context.learner.facts.adapter if self.loads_adapters else None)
 
     def timeouts(self, config: RunSettings) -> Timeouts:
-        """Deadlines of the policy."""
+        """Deadlines of the policy's requests and servers."""
         from agents.serving import Timeouts
 
         return Timeouts(request_s=config.episode_timeout_s, stall_s=self.stall_s)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 _ASLEEP = 1 << 30
-"""Bytes of a sleeping vLLM on the GPU, for its graphs and buffers: an estimate."""
+"""Estimated bytes of a sleeping vLLM on the GPU, for its graphs and buffers."""
 _SHARE = 0.4
-"""Fraction of the learner's GPU for vLLM, if none is given."""
+"""Fraction of the learner's GPU for vLLM if ``gpu_memory`` is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,12 @@ class VLLM(ServerEngine):
 
     @property
     def urls(self) -> list[str]:
-        """URLs of running servers."""
+        """URLs of servers that are already running. Empty if the run starts vLLM itself."""
         return []
 
     @property
     def gpu_share(self) -> float:
-        """Fraction of the learner's GPU for vLLM. 0: vLLM computes elsewhere."""
+        """Fraction of the learner's GPU for vLLM, or 0 if vLLM computes elsewhere."""
         return 0.0
 
     @property
@@ -58,12 +58,15 @@ class VLLM(ServerEngine):
         return self.sleep
 
     def device_memory(self, device: DeviceFacts) -> PolicyMemory:
-        """The share of the learner's GPU, which vLLM frees asleep while the learner learns."""
+        """Memory of vLLM on the learner's GPU.
+
+        With ``sleep``, vLLM frees most of it while the learner learns.
+        """
         share = int(self.gpu_share * device.capacity) if device.on_gpu else 0
         return PolicyMemory(share, _ASLEEP if self.sleep and share else share)
 
     def check_staleness(self) -> None:
-        """Reject ``sleep``, with which vLLM cannot sample while the learner learns.
+        """Reject ``sleep``, because a sleeping vLLM cannot sample while the learner learns.
 
         Raises:
             ValueError: ``sleep`` is set.
@@ -219,12 +222,12 @@ class VLLMServers(VLLM):
 
     @property
     def urls(self) -> list[str]:
-        """URLs of running servers."""
+        """URLs of servers that are already running. Empty if the run starts its own servers."""
         return [url.strip() for url in self.url.split(",") if url.strip()]
 
     @property
     def gpu_share(self) -> float:
-        """Fraction of the learner's GPU for the server. 0: the servers have other GPUs."""
+        """Fraction of the learner's GPU for the server, or 0 if the servers have other GPUs."""
         if self.urls:
             return 0.0
         shares = self.sleep or self.transfer == "ipc"

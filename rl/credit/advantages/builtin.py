@@ -130,7 +130,10 @@ class GroupInGroup(Advantage):
         require("turn_weight", self.turn_weight, self.turn_weight >= 0, ">= 0")
 
     def credit(self, inputs: CreditInputs) -> Credit:
-        """A = A^E + w A^S (GiGPO, section 4), with A^E from the episode and A^S from the turn."""
+        """A = A^E + w A^S (GiGPO, section 4): A^E compares episodes and A^S turns.
+
+        w is ``turn_weight``.
+        """
         batch = inputs.batch
         episodes = inputs.against_group(self.std)
         owners, rewards = batch.episode_ids[batch.turn_ends], batch.turn_rewards
@@ -245,7 +248,8 @@ class _FromValues(Advantage):
     def credit(self, inputs: CreditInputs) -> Credit:
         """Advantages and value targets.
 
-        With ``kl.place=reward``, a divergence reduces the rewards.
+        With ``kl.place=reward``, the weighted divergence from the reference is subtracted from each
+        token's reward.
         """
         assert inputs.values is not None
         values, rewards = inputs.values, inputs.at_turn_ends(inputs.batch.turn_rewards)

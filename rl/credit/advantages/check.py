@@ -17,7 +17,7 @@ def check_credit(advantage: Advantage, credit: Credit, num_tokens: int) -> None:
     """Check that a plug-in returned one number for each token.
 
     Raises:
-        RunFailure: the plug-in did not.
+        RunFailure: the plug-in returned no value targets, or tensors of another shape.
     """
     returned = {"advantages": credit.advantages}
     if advantage.needs_values:
@@ -39,7 +39,7 @@ def check_values(advantage: Advantage) -> None:
     """Check, on two short episodes, that an advantage with values returns value targets.
 
     Raises:
-        ValueError: the advantage does not return them, or raises an error.
+        ValueError: the advantage returns no value targets, or raises an error.
     """
     segments = [Segment([0, 1, 2], [0, 1, 1], [0.0] * 3, [-1, 0, 0], [0, 0, 1]) for _ in range(2)]
     batch = replace(

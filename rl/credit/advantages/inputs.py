@@ -35,12 +35,13 @@ class CreditInputs:
     token_scores: Tensor | None = None
     """``[N]`` float64, scores of the token reward model. None without ``token_rewards.kind``."""
     penalties: Tensor | None = None
-    """``[N]`` float64, to subtract from each token's reward. None unless ``kl.place=reward``."""
+    """``[N]`` float64, the weighted divergence to subtract from each token's reward. None unless
+    ``kl.place=reward``."""
 
     def compare(
         self, rewards: Tensor, groups: Tensor, std: Std, baseline: Baseline = "mean"
     ) -> GroupAdvantages:
-        """Advantages of rewards ``[n]`` (of episodes or turns) relative to their groups."""
+        """Advantages of the ``[n]`` rewards of episodes or turns, relative to ``groups``."""
         lengths = self.lengths() if baseline == "length-weighted" else None
         return group_advantages(rewards, groups, std, baseline=baseline, lengths=lengths)
 
@@ -78,19 +79,23 @@ class CreditInputs:
         return torch.searchsorted(self.batch.turn_ends, torch.arange(self.batch.num_tokens))
 
     def at_turn_ends(self, per_turn: Tensor) -> Tensor:
-        """Values of turns ``[K]``, placed at the last sampled token of each turn: ``[N]``."""
+        """``per_turn`` ``[K]`` at the last sampled token of each turn, 0 elsewhere: ``[N]``."""
         zeros = per_turn.new_zeros(self.batch.num_tokens)
         return zeros.index_add(0, self.batch.turn_ends, per_turn)
 
     def to_go(self, per_token: Tensor, decay: float = 1.0) -> Tensor:
-        """Discounted sum from each token to its episode's end, ``[N]``."""
+        """Discounted sum of ``per_token`` from each token to the end of its episode, ``[N]``."""
         rows, loss_mask = self.batch.per_episode(per_token)
         return suffix_sums(rows, loss_mask, decay)[loss_mask]
 
     def gae(
         self, owners: Tensor, rewards: Tensor, values: Tensor, gamma: float, lam: float | Tensor
     ) -> tuple[Tensor, Tensor]:
-        """:func:`rl.credit.advantages.math.gae` of entries ``[n]``, ordered by row ``owners``."""
+        """Advantages and returns of n entries by GAE, ``[n]`` each.
+
+        ``owners`` ``[n]`` is the sequence of each entry. The entries are ordered by sequence, and
+        then by time. See :func:`rl.credit.advantages.math.gae`.
+        """
         lengths = owners.bincount(minlength=len(lam) if isinstance(lam, Tensor) else 0)
         mask = torch.arange(int(lengths.max())) < lengths[:, None]
         paid, valued = (x.new_zeros(mask.shape).masked_scatter(mask, x) for x in (rewards, values))
@@ -98,13 +103,13 @@ class CreditInputs:
         return advantages[mask], returns[mask]
 
     def adaptive_lambda(self, alpha: float) -> Tensor:
-        """Lambda of each episode, which depends on its length: ``[M, 1]``."""
+        """Lambda of each episode, computed from its number of sampled tokens: ``[M, 1]``."""
         return adaptive_lambda(self.lengths(), alpha)[:, None]
 
     def dense(self, scores: Tensor) -> Tensor:
-        """Sums of later token scores, minus a leave-one-out baseline: ``[N]``.
+        """Sum of the scores from each token on, minus a leave-one-out baseline: ``[N]``.
 
-        Scores are first divided by the largest such sum of the batch (PRIME).
+        The scores are first divided by the largest magnitude of such a sum in the batch (PRIME).
         """
         rows, mask = self.batch.per_episode(scores)
         rows = rows / (suffix_sums(rows, mask).abs().max() + GROUP_EPSILON)

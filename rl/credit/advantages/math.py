@@ -15,17 +15,17 @@ from rl.credit.options import Baseline, Std
 from rl.rollout.trajectory import EQUAL
 
 GROUP_EPSILON = 1e-6
-"""Small number that is added to a group's standard deviation or mean, the divisor."""
+"""Small number that is added to the divisor: a group's standard deviation or mean."""
 WHITEN_EPSILON = 1e-8
 """Small number that is added to the variance when whitening."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantages:
-    """Advantages relative to a group, and numbers of groups."""
+    """Advantages relative to groups, and counts of these groups."""
 
     advantages: Tensor
-    """``[N]``. Members that failed and members of groups of one have 0."""
+    """``[N]``. The advantage is 0 for members that failed and for members of groups of one."""
     num_groups: int
     """Number of groups with at least one finished member."""
     num_singletons: int

@@ -69,7 +69,9 @@ def pair_agreement(judged: Sequence[Numbers], outcomes: Sequence[Numbers]) -> fl
 
 
 def rank_correlation(a: Numbers, b: Numbers) -> float | None:
-    """Spearman's rank correlation of two arrays, from -1 to 1. Ties have their mean rank.
+    """Spearman's rank correlation of two arrays, from -1 to 1.
+
+    Equal numbers get the mean of their ranks.
 
     Returns:
         The correlation, or None if one of the arrays is constant.

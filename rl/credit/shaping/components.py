@@ -99,10 +99,10 @@ def cosine(
     wrong_end: float = -0.5,
     clamp: bool = True,
 ) -> Shaping:
-    """Favours short right answers over long ones, and long wrong over short; ``lengths.cosine``.
+    """Rewards short right answers and long wrong ones more than others; see ``lengths.cosine``.
 
     ``wrong_start=0.0, wrong_end=-0.5`` are the values in open-rs's scripts. ``clamp=False`` is the
-    formula of its code.
+    formula of open-rs's code.
 
     Raises:
         ValueError: max_length is below 1.

@@ -36,7 +36,7 @@ def decoder_layers(trunk: nn.Module) -> list[nn.Module]:
 
 
 def check_layers(trunk: nn.Module, memory: MemoryConfig) -> None:
-    """Check that the model has layers to checkpoint, if ``memory`` checkpoints on its device.
+    """Check that the model has layers to checkpoint, unless ``memory`` turns checkpointing off.
 
     Raises:
         ValueError: the model has no layer to checkpoint.
@@ -79,7 +79,7 @@ def checkpointed_layers(trunk: nn.Module, memory: MemoryConfig) -> Iterator[None
 def _replace_forward(layer: nn.Module, offload: bool) -> Callable[[], None]:
     """Make ``layer`` compute its forward pass under a checkpoint.
 
-    The returned function undoes this.
+    Returns a function that restores the layer's own forward pass.
     """
     own = vars(layer).get("forward")
     layer.forward = partial(_run, layer.forward, offload)
@@ -94,7 +94,7 @@ def _replace_forward(layer: nn.Module, offload: bool) -> Callable[[], None]:
 
 
 def _run(forward: Callable[..., Any], offload: bool, hidden: Tensor, *args: Any, **kw: Any) -> Any:
-    """A layer's forward pass under a checkpoint of its first argument."""
+    """A layer's forward pass under a checkpoint, which keeps only ``hidden``, the layer's input."""
 
     def call(hidden: Tensor) -> Any:
         return forward(hidden, *args, **kw)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 Key = tuple[str, int]
-"""Name of a tensor among those that share buffers."""
+"""Name and number of a tensor. Tensors with equal keys use one buffer in turn."""
 
 
 class HostBuffers:
@@ -23,9 +23,9 @@ class HostBuffers:
 
     @torch.no_grad()
     def copies(self, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-        """A copy of each tensor.
+        """A copy of each tensor, in the host's memory.
 
-        The next copy of a GPU's tensor with the same key overwrites it.
+        A copy of a GPU's tensor is valid until the next copy with the same key overwrites it.
         """
         copies = {
             key: self._buffer(key, x).copy_(x, non_blocking=True) for key, x in tensors.items()

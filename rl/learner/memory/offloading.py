@@ -17,8 +17,8 @@ class Offloader:
 
     The state consists of the optimizers' moments and float32 copies, and of the models other than
     the policy's: a reference, a critic's own trunk, token reward models. The policy's weights stay
-    on the device, because sampled weights are verified against them. Gradients exist only during an
-    update.
+    on the learner's device, because the policy's copies are verified against them. Gradients exist
+    only during an update.
     """
 
     def __init__(self, updater: Updater) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 BLOCK = 64
-"""Number of weights with one scale."""
+"""Number of weights that share one scale."""
 
 
 def quantize_linear_layers(
@@ -31,7 +31,8 @@ def quantize_linear_layers(
     Args:
         model: a loaded model.
         bits: bits of a weight.
-        device: device of the quantised weights; at most one layer in full precision is there.
+        device: device of the quantised weights. At most one full-precision layer is on it at a
+            time.
     """
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
@@ -72,11 +73,11 @@ class QuantizedLinear(nn.Linear):
         self.scales = _stored(scales)
 
     def stored(self) -> list[Tensor]:
-        """The tensors that hold the weights."""
+        """The tensors that store the quantised weights, their scales and any code table."""
         return [p for p in (self.weight, self.scales, self.code) if p is not None]
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """The weights with which the layer computes: ``[out_features, in_features]``."""
+        """The weights, converted back to ``dtype``: ``[out_features, in_features]``."""
         operators, scales = _operators(), self.scales.view(torch.float32)
         weight: Tensor
         if self.code is None:
@@ -99,7 +100,7 @@ class QuantizedLinear(nn.Linear):
 
 
 class _Product(torch.autograd.Function):
-    """Dequantises in both passes, so that autograd keeps no weights in full precision."""
+    """The linear product. Both passes dequantise the weights, so autograd keeps no second copy."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, layer: QuantizedLinear) -> Tensor:
@@ -113,13 +114,16 @@ class _Product(torch.autograd.Function):
 
 
 def _stored(tensor: Tensor) -> nn.Parameter:
-    """A frozen parameter. Floats are stored as integers, which casts of the model do not round."""
+    """A frozen parameter with the data of ``tensor``.
+
+    Floats are stored as integers, so that casts of the model do not round them.
+    """
     whole = tensor.view(torch.int32) if tensor.is_floating_point() else tensor
     return nn.Parameter(whole, requires_grad=False)
 
 
 def _operators() -> Any:
-    """The operators of bitsandbytes, which its import registers."""
+    """The operators that bitsandbytes adds to torch when it is imported."""
     import bitsandbytes  # noqa: F401
 
     return torch.ops.bitsandbytes

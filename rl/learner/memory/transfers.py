@@ -1,8 +1,8 @@
-"""Copies between the host and the learner's device, which let neither wait for the other.
+"""Copies between the host and the learner's device, with as few waits as possible.
 
-A GPU runs behind the host, which queues its work. The host stops at each copy from pageable memory
-and at each number that Python reads, and the GPU then has nothing to do. Updates therefore copy
-only here.
+A GPU runs behind the host, which queues the GPU's work. The host stops at each copy from pageable
+memory and at each number that Python reads, and the GPU then has nothing to do. Updates therefore
+copy only with the functions of this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Movable(Protocol):
     """A group of tensors."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """A copy with changed tensors."""
+        """A copy with ``change`` applied to every tensor."""
         ...
 
 
@@ -33,8 +33,8 @@ Item = TypeVar("Item", bound=Movable)
 def uploaded(items: Sequence[Item], device: torch.device) -> Iterator[Item]:
     """Copies of the items on ``device``, one after the other.
 
-    On a GPU, all tensors of the items travel as one copy of pinned memory, which the host does not
-    wait for. More than :data:`UPLOAD_BYTES` travel as several copies.
+    On a GPU, all tensors of the items travel as one copy of pinned memory, for which the host does
+    not wait. Items that exceed :data:`UPLOAD_BYTES` together travel as several copies.
     """
     if device.type == "cpu":
         for item in items:
@@ -82,7 +82,10 @@ def _tensors(item: Movable) -> list[Tensor]:
 
 
 def _spans(sizes: Sequence[int]) -> Iterator[range]:
-    """Spans of neighbours of at most :data:`UPLOAD_BYTES`."""
+    """Ranges of neighbouring items of at most :data:`UPLOAD_BYTES` together.
+
+    A larger item has a range of its own.
+    """
     first = total = 0
     for i, size in enumerate(sizes):
         if i > first and total + size > UPLOAD_BYTES:
@@ -98,5 +101,5 @@ def _next_as(parts: Iterator[Tensor], x: Tensor) -> Tensor:
 
 
 def _seen_as(part: Tensor, x: Tensor) -> Tensor:
-    """The first bytes of ``part`` with the type and shape of ``x``."""
+    """The first bytes of ``part``, seen as a tensor with the type and shape of ``x``."""
     return part[: x.nbytes].view(x.dtype).view(x.shape)
