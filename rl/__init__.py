@@ -107,7 +107,7 @@ _MEANT = {
     "replay": "replay_run",
     "pipeline": "run_pipeline",
 }
-"""The function that corresponds to each command, by the command's name."""
+"""The function of each command, by the command's name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -118,7 +118,7 @@ async def distill(config: DistillConfig) -> dict[str, object]:
 
 
 async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter, dict[str, int]]:
-    """Play all tasks, ``prompts`` at a time, and select their episodes."""
+    """Play all tasks, ``prompts`` at a time, and select episodes to write."""
     from rl.distillation.writer import DistillWriter, Rules
     from rl.rollout.task_order import TaskOrder
     from rl.runtime import DISTILL

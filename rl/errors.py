@@ -8,7 +8,8 @@ from envs.episode import EnvFailure
 from tools.sandbox.errors import SandboxUnavailable
 
 FAILED, STALLED, UNCLOSED = 1, 75, 76
-"""Exit codes of a run that failed, that made no progress, and whose components did not close."""
+"""Exit codes. FAILED: the run failed. STALLED: the run made no progress. UNCLOSED: a component of
+the run did not close."""
 
 
 class UsageError(ValueError):
@@ -34,6 +35,7 @@ class Unclosed(RunFailure):
 
 
 REFUSED_INPUTS = (UsageError, DatasetUnavailable, SandboxUnavailable)
-"""Wrong settings, a model or data that cannot be loaded, and an unavailable sandbox."""
+"""Errors of refused inputs: wrong settings, a model or data that cannot be loaded, and an
+unavailable sandbox."""
 EXPECTED_ERRORS = (*REFUSED_INPUTS, RunFailure, EnvFailure, PolicyFailure)
 """Errors that end a command with one line; any other error is a bug and shows its traceback."""

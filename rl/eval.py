@@ -37,7 +37,8 @@ async def evaluate(
         callbacks: callbacks in addition to those that ``config`` names.
 
     Returns:
-        Success with its 95% interval and the metrics of the episodes; and the episodes.
+        A dict of the success with its 95% interval and the metrics of the episodes; and the
+        episodes.
 
     Raises:
         UsageError: the data, the model or an option of the environment is unusable.
@@ -85,7 +86,7 @@ async def evaluate(
 
 
 def _population(tasks: int, episodes: int) -> str:
-    """The population to which the confidence interval of the success refers."""
+    """The population of tasks for which the success has its 95% interval, in words."""
     clustered = f", each played {episodes} times" if episodes > 1 else ""
     return f"tasks like these {tasks}{clustered}: it widens with the differences between tasks"
 
@@ -110,7 +111,7 @@ def _pass_at_k(by_task: list[list[float]], best: float) -> dict[str, float]:
 
 
 async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[TrajectoryGroup]]:
-    """Create the folder of ``config`` and run :func:`evaluate` with a screen."""
+    """Create the folder of ``config`` and run :func:`evaluate` with progress on the screen."""
     with ExitStack() as stack:
         if config.out:
             folder = run_path(config.out, config)
@@ -124,7 +125,7 @@ async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[Traje
 def write_evaluation(
     config: EvaluateConfig, result: Mapping[str, object], groups: Sequence[TrajectoryGroup]
 ) -> None:
-    """Write the result and the episodes into the folder of ``config``, if any.
+    """Write the result and the episodes into the folder of ``config``, if it names a folder.
 
     Raises:
         RunFailure: a file cannot be written.

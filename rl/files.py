@@ -18,7 +18,7 @@ from rl.errors import REFUSED_INPUTS, RunFailure, UsageError
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder ``out`` and check that it is writable, before there are results.
+    """Create the folder ``out`` and check, before the work, that it is writable.
 
     Raises:
         UsageError: the folder cannot be created or written.
@@ -35,7 +35,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def claimed_folder(path: Path, names: Sequence[str]) -> Iterator[None]:
-    """Create the folder ``out`` for files that must not exist yet.
+    """Create the folder ``path``. The files ``names`` must not exist in it yet.
 
     If an input is refused inside the context, the folder is removed; see
     :func:`discard_if_refused`.
@@ -53,7 +53,7 @@ def claimed_folder(path: Path, names: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def discard_if_refused(path: Path) -> Iterator[None]:
-    """Remove ``path`` if the context created it and ends with a refused input.
+    """Remove the folder ``path`` if the context created it and then refused an input.
 
     Refused inputs are wrong settings, a model or data that cannot be loaded, and an unavailable
     sandbox. A folder stays if it existed before, or holds metrics, a checkpoint or a server's log.

@@ -1,7 +1,7 @@
 """``python -m rl.merge models=LONG,SHORT out=FOLDER``: the weighted average of models' weights.
 
-An adapter stands for its base model with the adapter added. ``models=ADAPTER`` alone therefore
-writes a model that needs no PEFT.
+If one of the models is an adapter, its base model with the adapter added is averaged.
+``models=ADAPTER`` alone therefore writes a model that needs no PEFT.
 
 Kimi k1.5 (arXiv 2501.12599, section 2.4) averages a model that thinks long and a model that thinks
 briefly, without training.

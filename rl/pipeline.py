@@ -54,7 +54,7 @@ NO_STAGES_OWN = {
     "resume": "the same command line continues the pipeline",
     "dry_run": "--dry-run applies to the whole pipeline",
 }
-"""Settings that no stage may have, each with the reason."""
+"""Settings that a stage is not allowed to have, each with the reason."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def _stage(
 
 
 def _filled(text: str, paths: Mapping[str, Path], where: str) -> str:
-    """A setting with the paths of earlier stages filled in."""
+    """A setting, in which the paths of earlier stages replace their names in braces."""
 
     def path(match: re.Match[str]) -> str:
         if match[1] not in paths:

@@ -1,9 +1,9 @@
 """``python -m rl.replay runs/search``: repeats a run's updates from its recorded episodes.
 
 A run records the episodes of each update in order, with log-probabilities, versions and rewards. An
-update depends only on these and on its initial weights. This holds even if episodes were played
-ahead, so that timing decided which of them were done. On a CPU the repeated weights are equal bit
-for bit.
+update depends only on these records and on its initial weights. This holds even if timing decided
+which episodes an update got, because episodes were played ahead of the learner. On a CPU the
+repeated weights are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _groups_of(trainer: Trainer, run: Path, step: int) -> list[TrajectoryGroup]:
 
 
 async def _compared(trainer: Trainer, checkpoint: Path) -> dict[str, Any]:
-    """Load the run's checkpoint, and compare the weights with it."""
+    """Load the run's checkpoint, and compare its weights with the repeated weights."""
     if not checkpoint.is_dir():
         return {"compared": None}
     ours = await _copied(trainer)

@@ -129,7 +129,7 @@ def _save(folder: Path, material: Material[T], rewarder: RewardModel) -> str:
 
 
 def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) -> list[Segment]:
-    """The answers whose mean reward is to be shifted to 0."""
+    """The answers that centre the rewards: the mean reward of these answers becomes 0."""
     from rl.data.conversations import read_conversations
     from rl.runtime.imitation import check_lengths
 

@@ -137,7 +137,7 @@ def _shown(state: RunState, most: int) -> Group:
 
 
 def _text(shown: Group, console: Console) -> str:
-    """The text that ``console`` would print."""
+    """The text that ``console`` would print for ``shown``."""
     terminal, page = console.is_terminal, io.StringIO()
     paper = Console(file=page, width=console.width, force_terminal=terminal, highlight=False)
     paper.print(shown, soft_wrap=not terminal)

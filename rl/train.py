@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rl.tracking.tracker import Tracker
 
 Phase = Callable[[str], AbstractContextManager[object]]
-"""Function that returns a context whose seconds count as the named phase of a step."""
+"""Function from the name of a step's phase to a context whose seconds count for this phase."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Outcome:
     before: PassRate | None = None
     """Success on test tasks before the first step."""
     after: PassRate | None = None
-    """Success on test tasks with the best weights by validation."""
+    """Success on test tasks with the weights that did best on validation tasks."""
     no_gradient: NoGradient | None = None
     """The steps whose rewards gave no gradient."""
 
@@ -65,7 +65,8 @@ async def train(
     """Train as ``config`` specifies, in the process of ``host``, with additional callbacks.
 
     Raises:
-        UsageError: a setting is wrong, or the folder holds another run or a running one.
+        UsageError: a setting is wrong, or the folder holds another run, or its run is still
+            running.
         RunFailure: a callback raised an error; the finished steps are saved.
         NonFiniteLoss, BrokenWeights: the last update failed; earlier weights are saved.
         RolloutFailure: too many episodes failed for reasons other than the policy.
@@ -170,7 +171,7 @@ async def _record_step(
     groups: Sequence[TrajectoryGroup],
     saves: bool,
 ) -> None:
-    """Log a step, save it if ``saves``, and call the callbacks. If one raises, save the step."""
+    """Log a step and call the callbacks. Save the step if ``saves`` or if a callback fails."""
     tracker.log(metrics)  # Before the checkpoint, so that its metrics are on the disk.
     if saves:
         with phase("save"):
@@ -229,14 +230,14 @@ async def _learn(
 
 
 async def _validate_now(trainer: Trainer, phase: Phase, interrupt: Interrupt) -> dict[str, float]:
-    """Validate after a step. After a request to stop, leave that to the resumed run."""
+    """Validate after a step. After a request to stop, the resumed run validates instead."""
     trainer.progress.validation_due = True
     with phase("validate"):
         return await _validate(trainer, interrupt)
 
 
 async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
-    """Measure success on validation tasks, as a metric. Empty without tasks, or after Ctrl-C."""
+    """Measure and record success on validation tasks. Returns {} without tasks or after Ctrl-C."""
     if trainer.config.eval.tasks == 0:
         trainer.progress.validation_due = False
         return {}
@@ -361,7 +362,7 @@ def _check(config: TrainConfig, report: Callable[[str], None]) -> None:
 
 
 def _explain(config: TrainConfig) -> str:
-    """The memory plan."""
+    """The text of the memory plan."""
     from rl.planning.memory import explain
 
     try:

@@ -47,7 +47,7 @@ async def while_awaited(work: Work[C, T], config: C) -> T:
 
 
 def blocking(work: Callable[[C], T], config: C, job: Job[Any]) -> T:
-    """Run work that needs no event loop. A request to stop raises KeyboardInterrupt in it."""
+    """Run work that needs no event loop. A request to stop raises KeyboardInterrupt in the work."""
     ident = ctypes.c_ulong(threading.get_ident())
 
     def interrupt() -> None:
@@ -58,7 +58,7 @@ def blocking(work: Callable[[C], T], config: C, job: Job[Any]) -> T:
 
 
 def _prepared(config: C) -> C:
-    """The settings after the preparation that a command makes at its start."""
+    """The settings, with a run's folder in ``model`` replaced by the run's checkpoint."""
     if config.dry_run:
         raise UsageError("dry_run (True) is for the command line: print(config) shows the settings")
     return with_model_folder(config)

@@ -137,7 +137,7 @@ class Job(Generic[T]):
             self._over_at = time.monotonic()
 
     def _is_over(self) -> bool:
-        """Whether there is an outcome. If so, waits for the thread, unless it was abandoned."""
+        """Whether there is an outcome. Then also waits for the thread, unless it was abandoned."""
         if self._outcome.done():
             self._thread.join(self._close_s if self._over_at is not None else 0)
             return True

@@ -29,7 +29,8 @@ class Run:
     before: PassRate | None
     """Success on test tasks before the first step, or None if it was not measured."""
     after: PassRate | None
-    """Success on test tasks of the best weights by validation, or None if it was not measured."""
+    """Success on test tasks with the weights that did best on validation tasks, or None if it was
+    not measured."""
     best: Path | None
     """The checkpoint with the best weights, for ``from_pretrained``. None if there is none."""
     best_step: int
@@ -39,7 +40,7 @@ class Run:
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """The records of metrics.jsonl: metrics of steps, under TRL's names, and of tests."""
+        """The records of metrics.jsonl: metrics of steps, under TRL's names, and of evaluations."""
         return _lines(self.folder / "metrics.jsonl")
 
     @property

@@ -37,7 +37,8 @@ class Slot:
 
     number: int
     tasks: list[int]
-    """Tasks drawn for the slot. The groups of all but the last task had equal returns."""
+    """Tasks drawn for the slot. A task was replaced by the next one if its group's returns were
+    equal."""
     begun_at: int
     """Number of updates that were done when the slot started."""
     played: list[TrajectoryGroup] = field(default_factory=list)
@@ -47,13 +48,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A stream's slots at one time."""
+    """The slots of a :class:`GroupStream` at one time."""
 
     begun: int
     slots: list[Slot]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and tensors, for a checkpoint; made in a thread, as episodes may be long."""
+        """The snapshot as plain values and tensors, for a checkpoint.
+
+        Call this in a thread, because the conversion of long episodes takes time.
+        """
         groups = [group for slot in self.slots for group in slot.played]
         records, tokens = to_table([t for group in groups for t in group.trajectories])
         # JSON makes plain values: an environment's text may be a subclass of str.
@@ -114,14 +118,14 @@ class GroupStream:
         self._done = asyncio.Event()
 
     async def take(self, updates: int) -> list[TrajectoryGroup]:
-        """Wait for the groups of the next update. Other groups continue, and new ones start.
+        """Wait for the groups of the next update, while other groups continue and new groups start.
 
         Args:
             updates: number of updates done.
 
         Returns:
-            The groups of the first draw in the order of their slots, then those of the second draw,
-            and so on.
+            The groups of the first draw in the order of their slots, then the groups of the second
+            draw, and so on.
 
         Raises:
             BaseException: playing a group raised this exception.
@@ -141,7 +145,7 @@ class GroupStream:
         return [group for draw in draws for group in draw if group is not None]
 
     def learned(self, updates: int) -> None:
-        """Record that the update is done, and start the same number of new slots."""
+        """Record that the update is done, and start the slots that ``staleness`` now allows."""
         self._taken = []
         self._begin(updates)
 
@@ -151,7 +155,7 @@ class GroupStream:
         return len(self._running)
 
     def snapshot(self) -> Snapshot:
-        """A copy of the slots that no update has taken.
+        """A copy of the slots from which no finished update has learned.
 
         Slots that end later do not change the copy.
         """
@@ -162,7 +166,7 @@ class GroupStream:
         )
 
     def load_state_dict(self, state: Mapping[str, Any], updates: int) -> None:
-        """Restore a state. Unfinished groups restart with the same tasks and seeds."""
+        """Restore a snapshot's slots. Unfinished groups restart with the same tasks and seeds."""
         self._begun = state["begun"]
         played_of = iter(_played(state))
         for one in state["ahead"]:
@@ -243,7 +247,7 @@ class GroupStream:
 
 
 def _played(state: Mapping[str, Any]) -> list[Trajectory]:
-    """The episodes of a state; states of earlier versions have their tokens in the records."""
+    """The episodes in a state, also if an earlier version wrote the tokens into the records."""
     records = [record for one in state["ahead"] for group in one["played"] for record in group]
     if "tokens" not in state:
         return [Trajectory.from_json(record) for record in records]

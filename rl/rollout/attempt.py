@@ -27,8 +27,8 @@ class Attempt:
 
         Args:
             record: receives a copy of the record so far.
-            reseed: seed of the copy's environment. If None, both continue with the same random
-                numbers.
+            reseed: seed of the copy's environment. If None, the copy and the original draw the same
+                random numbers.
 
         Raises:
             EnvFailure, NotForkable: the environment cannot be copied.

@@ -1,7 +1,7 @@
 """The collector: plays episodes concurrently and returns them in groups.
 
-A slow episode delays no other. An infrastructure failure is retried with the same task and seed. An
-episode that fails for good stays in its group without a reward, and enters no baseline.
+A slow episode delays no other. An infrastructure failure is retried with the same task and seed. A
+failed episode stays in its group without a reward, and counts in no baseline.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Collector:
     """Plays episodes of one environment with one policy.
 
     Args:
-        context: what the episodes share.
-        vine: settings of the values of turns, or None if turns have no values.
+        context: environment, policy, limits and reports that all episodes share.
+        vine: settings of the Monte Carlo values of turns, or None if turns need no values.
     """
 
     def __init__(self, context: EpisodeContext, vine: VineConfig | None = None) -> None:
@@ -104,7 +104,7 @@ class Collector:
         """Check that not too many episodes of a collection failed.
 
         Raises:
-            RolloutFailure: as :meth:`collect`.
+            RolloutFailure: see :meth:`collect`.
         """
         limits = self.context.limits
         failures = [t.failure for t in trajectories if t.failure is not None]

@@ -60,10 +60,10 @@ class EpisodeContext:
     renderer: Renderer
     """The renderer, which turns messages into tokens."""
     sampling: SamplingParams
-    """How completions are sampled."""
+    """Parameters with which completions are sampled."""
     limits: EpisodeLimits
     activities: Activities = field(default_factory=Activities)
-    """Where episodes report what they wait for."""
+    """Receives from each episode what the episode waits for."""
     on_episode: Callable[[], None] = lambda: None
     """Called at the end of each episode."""
 
@@ -72,7 +72,7 @@ class EpisodeContext:
         return envs.make_from(self.env_id, self.options, self.services)
 
     async def services_ready(self) -> None:
-        """Wait until the queue of each service is short; another turn would only lengthen it."""
+        """Wait until the queue of each service is short, before a turn sends more requests."""
         for service in self._queueing:
             await service.ready()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rl.rollout.task_order import TaskOrder
 
 _STREAM = 0x6B31
-"""Makes a curriculum's random numbers differ from those of the task order with the same seed."""
+"""Makes a curriculum's random numbers differ from those of a task order with the same seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Curriculum:
 
 
 class EasyToHard(Curriculum):
-    """The first tasks of the uniform order sorted by difficulty, then the uniform order.
+    """Easy to hard: the first tasks of the uniform order by difficulty, then the uniform order.
 
     Args:
         tasks: indices into the split.
@@ -116,7 +116,7 @@ class EasyToHard(Curriculum):
         return early + super().take(count - len(early))
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, including the length of the ramp, which a longer resumed run keeps."""
+        """The state, with the number of sorted tasks, which a longer resumed run keeps."""
         return {**super().state_dict(), "length": len(self._sorted)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -134,7 +134,7 @@ class Prioritized(Curriculum):
 
     Kimi k1.5 (arXiv:2501.12599, section 2.3.4) does not say over which episodes s is computed; here
     it covers all episodes of the task. A task that was never played has s = 0. No draw contains a
-    task twice. If the other tasks cannot fill a draw, tasks that never failed complete it.
+    task twice. If too few tasks have s < 1, tasks with s = 1 fill the rest of the draw.
     """
 
     def __init__(self, tasks: Sequence[int], seed: int) -> None:
@@ -144,7 +144,7 @@ class Prioritized(Curriculum):
         """The sum of outcomes and the number of episodes, by index in ``tasks``."""
 
     def take(self, count: int) -> list[int]:
-        """Restore a state."""
+        """Draw the next tasks."""
         rng = np.random.default_rng([self.seed, _STREAM, self.position])
         self.position += count
         places: list[int] = []
@@ -172,7 +172,7 @@ class Prioritized(Curriculum):
         return {**super().state_dict(), "played": dict(self._played)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Draw the next tasks."""
+        """Restore a state."""
         super().load_state_dict(state)
         self._played = dict(state["played"])
 
@@ -198,7 +198,8 @@ def make_curriculum(
         config: the settings.
         num_tasks: number of tasks in the split.
         seed: seed of the run.
-        run_length: number of tasks in the ramp, or in the whole run.
+        run_length: number of tasks that easy-to-hard sorts: all tasks of the ramp or, without a
+            ramp, of the run.
         difficulty: returns the difficulty of a task. Only easy-to-hard calls it.
 
     Raises:

@@ -1,10 +1,10 @@
 """Choice of the groups from which an update learns.
 
 If all returns of a group are equal, every advantage is 0. With dynamic sampling (DAPO,
-arXiv:2503.14476, section 3.2), the update leaves such groups out, and the same number of other
-tasks is drawn until the batch is full or ``max_draws`` is reached. A draw completes before the next
-one starts, so that slow episodes are not under-represented. Asynchronous rollouts replace single
-groups instead, see :mod:`rl.rollout.async_rollouts`.
+arXiv:2503.14476, section 3.2), the update leaves such groups out. For each of them, another task is
+drawn, until the batch is full or ``max_draws`` is reached. A draw completes before the next one
+starts, so that slow episodes are not under-represented. Asynchronous rollouts replace single groups
+instead, see :mod:`rl.rollout.async_rollouts`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def drop_uninformative(
 ) -> None:
     """Mark the groups that the update leaves out as ``dropped``.
 
-    Fewer than ``count`` groups may remain. If all returns are equal in every group, the groups of
+    Fewer than ``count`` groups can remain. If all returns are equal in every group, the groups of
     the first draw remain.
 
     Args:

@@ -1,7 +1,7 @@
 """One episode with its roles, deadline and retries, from the first attempt to the record.
 
-An error that the agent did not cause makes only this episode fail: it has no reward and enters no
-baseline. A timeout is such a failure, because time depends on the machine.
+An error that the agent did not cause makes only this episode fail: it has no reward and counts in
+no baseline. A timeout is such a failure, because time depends on the machine.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Episode:
             policy.end(self.session)
 
     async def close_starts(self) -> None:
-        """Close the kept copies."""
+        """Close the copies in ``starts``."""
         starts, self.starts = self.starts, []
         for start in starts:
             failure = await self._close(start.env)
@@ -133,7 +133,7 @@ class Episode:
                 logger.warning("a copy of episode %s did not close: %s", self.session, failure)
 
     async def _attempt(self) -> tuple[Trajectory, bool]:
-        """The record of one attempt, and whether the attempt failed and may be retried."""
+        """The record of one attempt, and whether the attempt failed and can be retried."""
         trajectory = self._record()
         failure = await self._failure_of(trajectory)
         if failure is None:
@@ -145,7 +145,7 @@ class Episode:
     async def _failure_of(
         self, trajectory: Trajectory
     ) -> EnvFailure | PolicyFailure | EpisodeTimeout | None:
-        """Record one attempt in ``trajectory``, and return its failure or None."""
+        """Record one attempt in ``trajectory``, and return the attempt's failure or None."""
         attempt, failure, unclosed = None, None, None
         try:
             async with self._in_time():

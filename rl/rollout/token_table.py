@@ -1,8 +1,9 @@
-"""Converts trajectories to records without tokens and one table of all tokens, and back.
+"""Splits trajectories into records and one table of all tokens, and joins them again.
 
 The table has the tokens of all segments in order, with a column for each of
-:data:`agents.segment.COLUMNS`. Two more columns hold the sampling supports of the segments that
-have any: the number of ids for each token, and all ids.
+:data:`agents.segment.COLUMNS`. A token's sampling support is the list of token ids from which it
+was sampled. If segments record supports, two more columns hold them: the number of ids in each
+support, and the ids of all supports in order.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ SIZES, IDS = "support_sizes", "support_ids"
 def to_table(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], Table]:
     """The records and the table of ``trajectories``.
 
-    A record has, for each segment, the number of its tokens in place of its columns. Log-
-    probabilities are float32 if that changes none of them, and else float64.
+    In a record, each segment has the number of its tokens instead of the tokens. The column of
+    log-probabilities is float32 if that changes no value, and float64 otherwise.
     """
     segments = [segment for trajectory in trajectories for segment in trajectory.segments]
     table = {
@@ -42,7 +43,7 @@ def to_table(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], 
 
 
 def from_table(records: Sequence[Mapping[str, Any]], table: Table) -> list[Trajectory]:
-    """The trajectories from which :func:`to_table` made a table. They share the table's memory.
+    """The trajectories from which :func:`to_table` made a table; they share the table's memory.
 
     Raises:
         ValueError: the table lacks a column, or has more or fewer tokens or sampling supports than
@@ -68,7 +69,7 @@ def _check(segments: Sequence[Mapping[str, Any]], table: Table) -> None:
     """Check that the table has the numbers of tokens and of sampling supports of ``segments``.
 
     Raises:
-        ValueError: it has not.
+        ValueError: a column is missing, or a number differs.
     """
     missing = [name for name in COLUMNS if name not in table]
     if missing:
@@ -103,7 +104,7 @@ def _described(segment: Segment) -> dict[str, Any]:
 
 
 def _supports(table: Table) -> Iterator[list[int]]:
-    """The supports, in order, of the tokens that have one."""
+    """The sampling supports of all tokens that have a support, in order."""
     sizes, ids = _support_columns(table)
     end = 0
     for size in sizes.tolist():
@@ -112,7 +113,7 @@ def _supports(table: Table) -> Iterator[list[int]]:
 
 
 def _support_columns(table: Table) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The sizes and the ids of the supports, empty if no segment has any."""
+    """The sizes and the ids of the supports. Both are empty if no segment has supports."""
     none = np.empty(0, np.int32)
     return table.get(SIZES, none), table.get(IDS, none)
 

@@ -15,7 +15,7 @@ from envs.episode import EnvToolCall, StopReason
 from envs.record import EpisodeId, RecordedCall, RecordedTool
 
 EQUAL = 1e-9
-"""Relative tolerance for equal returns, as a share of the largest reward."""
+"""Returns count as equal if they differ by at most this share of the largest reward."""
 
 __all__ = [
     "NOT_SAMPLED",
@@ -60,13 +60,13 @@ class Turn:
 
 @dataclass(slots=True)
 class Continuations:
-    """Numbers of the continuations that valued an episode's turns. None is trained on."""
+    """Counts of the continuations that valued an episode's turns. No continuation is trained on."""
 
     count: int = 0
     failed: int = 0
-    """Number of failed continuations, which count in no value."""
+    """Number of failed continuations, which do not contribute to a value."""
     num_sampled: int = 0
-    """Number of sampled tokens in the other continuations."""
+    """Number of sampled tokens in the continuations that did not fail."""
 
 
 @dataclass(slots=True)
@@ -85,9 +85,9 @@ class Trajectory:
     terminated: bool = False
     truncated: bool = False
     stop_reason: str | None = None
-    """Reason of a truncation. None if the episode was not truncated."""
+    """Why the episode was truncated, or None if it was not truncated."""
     failure: str | None = None
-    """The infrastructure failure, or None. A failed episode has no reward and enters no
+    """The infrastructure failure, or None. A failed episode has no reward and counts in no
     baseline."""
     attempts: int = 1
     """Number of attempts, including the first."""
@@ -110,10 +110,11 @@ class Trajectory:
     tools: dict[str, RecordedTool] = field(default_factory=dict)
     """Descriptions of the tools, by service."""
     continuations: Continuations = field(default_factory=Continuations)
-    """Numbers of the continuations that valued the turns."""
+    """Counts of the continuations that valued the turns."""
     advantages: Sequence[float] = ()
-    """The advantage of each trained token, one role after the other, for callbacks. Files do not
-    contain it, and a learner in another process leaves it empty."""
+    """The advantage of each trained token, for callbacks: the tokens of the first role, then of the
+    next role. Files do not contain advantages, and a learner in another process leaves the list
+    empty."""
 
     def fail(self, failure: Exception) -> None:
         """Record a failure. It replaces any other ending."""
@@ -135,7 +136,7 @@ class Trajectory:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that acted, in the order of their first turns. A single role has no name."""
+        """The roles that acted, in the order of their first turns. A single role is named ""."""
         return tuple(dict.fromkeys(segment.role for segment in self.segments)) or ("",)
 
     @property
@@ -233,7 +234,7 @@ class Trajectory:
         )
 
     def to_json(self, *, tokens: bool = True) -> dict[str, Any]:
-        """Plain data, also for one line of JSON.
+        """The trajectory as plain data, which fits into one line of JSON.
 
         Args:
             tokens: False leaves out the segments (``rl.rollout.token_table`` has their tokens).
@@ -275,7 +276,7 @@ def _owner(name: str, turn: Turn) -> str:
 
 @dataclass(slots=True)
 class TrajectoryGroup:
-    """Trajectories with the same initial state, which GRPO compares with one another."""
+    """Trajectories that start in the same state. GRPO compares their returns."""
 
     trajectories: list[Trajectory]
     dropped: bool = False
@@ -293,7 +294,7 @@ class TrajectoryGroup:
 
     @property
     def is_constant(self) -> bool:
-        """Whether all returns are equal, or there are fewer than two, so that every advantage is 0.
+        """Whether all returns are equal, or fewer than two exist, so that every advantage is 0.
 
         Returns are compared up to rounding, relative to the largest single reward, so that .1 + .2
         equals .3. Each role is compared with the same role of the other members.

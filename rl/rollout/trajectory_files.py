@@ -1,4 +1,4 @@
-"""Files of trajectories: JSON lines for people and tools, and beside them the tokens as columns.
+"""Writes and reads trajectories: a file of JSON lines, and a file of all tokens as columns.
 
 ``step-000012.jsonl.gz`` has a line for each episode: its texts, rewards, calls and ending, the
 number of tokens of each segment, and the checksum of all tokens. ``step-000012.npz`` has the tokens
@@ -6,7 +6,8 @@ of all episodes in this order, one array for each column (:mod:`rl.rollout.token
 
     numpy.load("step-000012.npz")["token_ids"]
 
-Lines of format 1, which earlier versions wrote, contain their tokens, and have no second file.
+In format 1, which earlier versions wrote, the lines contain the tokens, and there is no second
+file.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def partial_path(path: Path) -> Path:
 def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
     """Write the episodes of ``groups``. Equal episodes give equal bytes.
 
-    Both files are complete before either appears, the lines last. A write that fails leaves the
-    former files. Each line has the checksum of the tokens, so that the reader refuses lines beside
-    the tokens of another write.
+    Both files are first written under hidden names and then renamed, the file of lines last. If a
+    file cannot be written, the earlier files stay. Each line has the checksum of the tokens, so
+    that the reader refuses lines and tokens of different writes.
 
     Args:
         path: the file of lines, which ends with :data:`LINES`.
@@ -77,7 +78,7 @@ def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
-    """The episodes that :func:`write_trajectories` wrote, in order.
+    """Read the episodes that :func:`write_trajectories` wrote, in the same order.
 
     Raises:
         UsageError: a file is missing or damaged, a newer version wrote it, or the lines and the

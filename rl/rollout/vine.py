@@ -30,7 +30,7 @@ class VineFailure(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class VineConfig:
-    """Settings of VinePPO's values."""
+    """Settings of VinePPO's Monte Carlo values of states."""
 
     rollouts: int
     """Number of continuations from each state."""
@@ -76,13 +76,14 @@ class _State:
     turn: int
     """Index of the turn that starts in the state."""
     episodes: list[Trajectory]
-    """The episodes that reached the state. The first one records the numbers of continuations."""
+    """The episodes that reached the state. The first episode records the counts of
+    continuations."""
 
     def continuations(self, context: EpisodeContext, count: int) -> list[Continuation]:
         return [Continuation(context, self.start, self.key, i) for i in range(count)]
 
     def settle(self, played: Sequence[Trajectory], gamma_turn: float) -> None:
-        """Record the state's value, and the numbers of its continuations and of their tokens."""
+        """Record the state's value, and the counts of its continuations and of their tokens."""
         finished = [t for t in played if t.failure is None]
         counted = self.episodes[0].continuations
         counted.count += len(played)
@@ -103,11 +104,12 @@ class _State:
 
 
 def return_to_go(trajectory: Trajectory, role: str, turn: int, gamma_turn: float) -> float:
-    """A role's discounted return from one of its turns on.
+    """The discounted sum of a role's rewards from turn ``turn`` on.
 
     As in ``rl.credit.batch``, later rewards are discounted once for each of the role's turns that
     has a token. Rewards that the role receives at other roles' turns belong to the role's preceding
-    turn. Rewards before its first turn with a token belong to that turn.
+    turn. Rewards that the role receives before its first turn with a token belong to that first
+    turn.
     """
     rewards, before = trajectory.rewards_of(role), trajectory.turns[:turn]
     spoke = any(acted.role == role and acted.num_tokens for acted in before)
@@ -128,12 +130,12 @@ async def value_turns(
 ) -> None:
     """Set the value of each turn of the finished episodes.
 
-    The members of a group share their first state, which is valued once. About as many
-    continuations run at the same time as there are episodes. A failed continuation counts in no
-    value. An episode fails if one of its turns has no value.
+    The members of a group share their first state, which is valued once. The number of
+    continuations that run at the same time is about the number of episodes. A failed continuation
+    does not contribute to a value. An episode fails if one of its turns has no value.
 
     Args:
-        context: what the continuations share with the episodes.
+        context: environment, policy and limits, which the continuations share with the episodes.
         vine: number and discount of the continuations.
         episodes: the played episodes, with their kept copies.
         trajectories: their records, in the same order.

@@ -66,7 +66,7 @@ def curve(metrics: Records, title: str) -> Figure:
 
 
 def _draw_rewards(axes: Axes, steps: Records) -> None:
-    """Draw the reward of each step with its interval, and a cross at steps without a gradient."""
+    """Draw each step's reward with its 95% interval, and a cross at steps without a gradient."""
     axes.plot(
         [r["step"] for r in steps],
         [r["reward"] for r in steps],
@@ -113,7 +113,7 @@ def _axes(title: str) -> tuple[Figure, Axes]:
 
 
 def draw_losses(metrics: Records, path: Path, title: str) -> None:
-    """Draw the loss of each step, and the accuracy if it was measured.
+    """Draw the loss of each step, and the accuracy of each step that recorded an accuracy.
 
     Raises:
         RunFailure: the PNG cannot be written.

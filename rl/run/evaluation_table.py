@@ -1,4 +1,4 @@
-"""Formats the result of an evaluation as a table. ``--json`` prints every number instead."""
+"""Formats the main numbers of an evaluation as a table. ``--json`` prints all numbers instead."""
 
 from __future__ import annotations
 

@@ -62,12 +62,12 @@ MAY_CHANGE = (
     "memory.",
     "plan.",
 )
-"""Settings, or starts of their keys, that may change when a run is resumed. Apart from rounding, an
-update does not depend on them."""
+"""Keys, or prefixes of keys, of settings that a resumed run is allowed to change. A change of these
+settings alters an update by rounding at most."""
 _NOT_REPORTED = ("resume", "out", "dry_run")
 _TASKS = "env.options.tasks"
 _EPISODES = re.compile(r"\.?step-(\d+)\.(?:jsonl\.gz|npz)(?:\.tmp)?")
-"""Names of a step's files of episodes, also of those that a killed run left incomplete."""
+"""Names of a step's episode files, including incomplete files that a killed run left behind."""
 LOCK = ".lock"
 PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "peft", "gymnasium", "numpy", "chz")
 
@@ -143,10 +143,11 @@ class RunFolder:
     def _check_same_run(self, config: TrainConfig) -> None:
         """Check that only settings in :data:`MAY_CHANGE` differ from those of the folder's run.
 
-        A setting that the run's version lacked has the value that reproduces that version.
+        If an earlier version of turnwise started the run, settings that did not exist then have the
+        values with which the run behaves as before.
 
         Raises:
-            UsageError: another setting differs. The message names the first.
+            UsageError: another setting differs. The message names the first such setting.
         """
         path = self.path / "config.json"
         if not path.exists():
@@ -174,14 +175,14 @@ class RunFolder:
                 )
 
     def _with_newer_keys(self) -> dict[str, Any]:
-        """The run's settings with keys that its version lacked, at values that change nothing."""
+        """The run's settings, with values for keys that did not exist when the run started."""
         recorded = read_run(str(self.path), "resume")
         return _flat(resolve(TrainConfig, {f"the run {self.path}": recorded}))
 
     def rewind(self, step: int) -> None:
-        """Remove the metrics and episodes after ``step``, which a resumed run records again.
+        """Remove the metrics and episodes of steps after ``step``, which a resumed run repeats.
 
-        -1 removes all of them.
+        With ``step=-1``, all metrics and episodes are removed.
         """
         if self.metrics_path.exists():
             kept = [r for r in self.read_metrics() if r["step"] <= step]
@@ -195,7 +196,7 @@ class RunFolder:
         """The records of metrics.jsonl, without an incomplete last line.
 
         Raises:
-            RunFailure: another line is no record.
+            RunFailure: a line before the last line is no record.
         """
         if not self.metrics_path.exists():
             return []
@@ -221,7 +222,7 @@ class RunFolder:
     def write_trajectories(
         self, step: int, groups: Iterable[TrajectoryGroup], keep: int = 0
     ) -> Path:
-        """Write the episodes of a step, and return the path of their lines.
+        """Write the episodes of a step, and return the path of the JSON lines file.
 
         Args:
             step: the step.
@@ -251,7 +252,7 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
 
 
 def _is_same_path(before: Any, now: Any) -> bool:
-    """Whether a recorded path equals ``now``. Earlier versions recorded relative paths."""
+    """Whether a recorded path, relative in runs of earlier versions, equals ``now``."""
     return str(Path(str(before)).expanduser().absolute()) == str(now)
 
 

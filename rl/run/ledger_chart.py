@@ -1,4 +1,7 @@
-"""A chart of the seconds of each step, as a PNG: one panel per lane, stacked by state."""
+"""Draws where each step's seconds went, as a PNG: a panel for each lane, stacked by state.
+
+A lane is a part of the run, such as the rollouts or the learner.
+"""
 
 from __future__ import annotations
 

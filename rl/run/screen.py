@@ -26,7 +26,7 @@ WARN_AT = (3, 10, 30, 100, 300, 1000)
 
 
 class Screen:
-    """Shows lines that stay, and a progress bar for each count.
+    """Shows lines, which stay on the screen, and a progress bar for each count.
 
     Args:
         stream: the output, stderr by default. On a terminal, bars are live. Elsewhere, a line shows
@@ -57,7 +57,7 @@ class Screen:
             self._live.stop()
 
     def report(self, text: str) -> None:
-        """Print a line that stays.
+        """Print a line, which stays on the screen.
 
         Raises:
             RunFailure: the line cannot be written, for example to a file on a full disk.
@@ -66,7 +66,7 @@ class Screen:
             self._console.print(text, markup=False, soft_wrap=True)
 
     def count(self, what: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` are done. The bar disappears when all are done."""
+        """Show ``done`` of ``total`` as a progress bar. The bar disappears when all are done."""
         begun = what not in self._bars
         self._bars[what] = (done, total)
         if done >= total:
@@ -80,7 +80,7 @@ class Screen:
             self.report(f"{what} {done}/{total}")
 
     def _shown(self) -> Group:
-        """The live area below the lines, on a terminal."""
+        """The live area below the lines, on a terminal. Its content is replaced at each update."""
         bars = Table.grid(padding=(0, 2))
         for what, (done, total) in self._bars.items():
             bars.add_row(
@@ -185,7 +185,7 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def _reward(metrics: Mapping[str, float]) -> str:
-    """The mean reward, with its 95% interval over tasks if there is one."""
+    """The mean reward and, if it was recorded, the 95% interval of the mean over tasks."""
     shown = f"{metrics.get('reward', 0.0):.3f}"
     if "reward_low" not in metrics:
         return shown

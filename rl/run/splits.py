@@ -116,7 +116,7 @@ def _trained_on_them(config: EvaluateConfig) -> str:
 
 
 def _hashed_parts(names: Sequence[str]) -> str:
-    """A notice about parts of a mixture whose rows name no split."""
+    """A notice about parts of a mixture whose rows name no split: a hash chose their rows."""
     if not names:
         return ""
     return f" (rows of {', '.join(names)} name no split: a hash chose; split=test plays all rows)"

@@ -60,7 +60,7 @@ class Best:
 
 
 class Trainer:
-    """The parts of a training step, as methods, on an open runtime.
+    """Carries out the parts of a training step, one method for each part, on an open runtime.
 
     Raises:
         UsageError: a setting contradicts the model or the environment.
@@ -127,7 +127,7 @@ class Trainer:
         """Add the run's shapings to the rewards of a step's episodes.
 
         Returns:
-            Metrics of how well judging shapings agree with the environment.
+            For each shaping that judges answers, how well it agrees with the environment's success.
 
         Raises:
             RunFailure: a shaping does not give one finite number for each episode, or the algorithm
@@ -158,7 +158,7 @@ class Trainer:
 
         Raises:
             NonFiniteLoss: the loss is not finite; the weights are unchanged.
-            BrokenWeights: the update spoilt the weights.
+            BrokenWeights: the update made a weight infinite or NaN.
         """
         version = self.learner.version
         groups = [group for group in groups if not group.dropped]
@@ -186,7 +186,7 @@ class Trainer:
         return self.runtime.policy.take_metrics()
 
     async def validate(self) -> dict[str, float]:
-        """Measure success on validation tasks, for :meth:`record_validation`."""
+        """Measure success on validation tasks. Pass the result to :meth:`record_validation`."""
         config = self.config.eval
         rate, groups = await self.runtime.evaluate(
             "validation", config.tasks, VALIDATION, self._eval_sampling
@@ -255,7 +255,7 @@ class Trainer:
         return True
 
     def _ptx_batch(self, steps_done: int) -> list[Segment]:
-        """The texts of the next update. Each pass uses each text once, in a new order."""
+        """The texts that the next update imitates. Each pass over all texts has a new order."""
         count = self.config.texts.batch_size
         order = TaskOrder(len(self._ptx_data), self.config.seed)
         return [self._ptx_data[i] for i in order.take(steps_done * count, count)]
@@ -345,7 +345,7 @@ class Trainer:
         )
 
     def _recall_best(self) -> None:
-        """Read the record of checkpoints/best. It may come from a step that this run repeats."""
+        """Read the record of checkpoints/best, possibly of a step that this resumed run repeats."""
         try:
             self.best = Best(**load_trainer_state(self._best_path))
         except ValueError as error:
@@ -361,7 +361,7 @@ class Trainer:
 
 
 def vine_config(algorithm: Algorithm) -> VineConfig | None:
-    """The settings of an algorithm's Monte Carlo values, or None if it uses none."""
+    """The settings of an algorithm's Monte Carlo values, or None if it uses no such values."""
     advantage = algorithm.advantage
     if not advantage.turn_rollouts:
         return None

@@ -85,5 +85,5 @@ class TrainingLog(Tracker):
         draw_losses([r for r in self._records if "loss" in r], self._folder / CURVE, title)
 
     def finish(self, result: Mapping[str, Any], images: Mapping[str, Path] | None = None) -> None:
-        """Finish the tracker, with the curve as one of the images; see :meth:`Tracker.finish`."""
+        """Finish the tracker, and pass the curve to it as an image; see :meth:`Tracker.finish`."""
         super().finish(result, {"curve": self._folder / CURVE, **(images or {})})

@@ -1,4 +1,4 @@
-"""``deterministic=true`` on a GPU: kernels whose results repeat bit for bit."""
+"""Selects GPU kernels whose results repeat bit for bit, for ``deterministic=true``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _concerns(config: RunConfig) -> bool:
 def fix_workspace(config: RunConfig) -> None:
     """Set the variable for cuBLAS if ``deterministic=true`` on a GPU; call it before CUDA starts.
 
-    cuBLAS keeps the value as long as the process lives.
+    cuBLAS uses this value until the process ends.
 
     Raises:
         UsageError: the variable has another value, or CUDA has started without it.

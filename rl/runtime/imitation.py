@@ -19,7 +19,7 @@ from rl.rollout.task_order import TaskOrder
 def supervised(
     model: PreTrainedModel, optimizer: OptimizerConfig, memory: MemoryConfig = DEFAULT_MEMORY
 ) -> Updater:
-    """A learner of texts, which trains ``model`` in place.
+    """A learner for supervised training, which trains ``model`` in place.
 
     Args:
         model: a causal language model.
@@ -50,7 +50,7 @@ async def imitate(
         learner: makes the steps; :func:`supervised`.
         segments: conversations as tokens.
         steps: optimizer steps.
-        batch_size: conversations per step; each comes once per pass, in a new order per pass.
+        batch_size: conversations per step. A pass uses each conversation once, in a new order.
         seed: seed of the order.
         on_step: called with (step, loss) after each step; returns whether to continue.
         thread: the thread that computes the steps, or None for a new one that uses one core.

@@ -34,7 +34,7 @@ def load_tokenizer(path: str, chat: ChatConfig = OWN_TEMPLATE) -> PreTrainedToke
 
 
 def cores_of_learner(config: RunConfig, own_weights: bool) -> int:
-    """Number of cores for the learner. A policy that samples at the same time gets the others."""
+    """Number of cores for the learner. A policy that samples at the same time gets the rest."""
     cores = config.num_threads
     return cores - cores // 2 if own_weights else cores
 

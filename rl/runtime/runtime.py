@@ -46,8 +46,7 @@ from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
 TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4
-"""Kinds of episodes. The kind follows the seed in the seed key, so no two kinds share random
-numbers."""
+"""Kinds of episodes, as numbers in seed keys: two kinds of episodes share no random numbers."""
 
 
 @dataclass
@@ -76,7 +75,7 @@ class Runtime:
         return envs.env_type(self.config.env.env_id).success_score
 
     def best_success(self, split: str) -> float:
-        """The success of a right episode: a score of 1, or the environment's best return."""
+        """The success of a right episode: 1 if there is a success score, else the best return."""
         if self.success_score:
             return 1.0
         options = dataclasses.replace(self.config.env.options, split=split)
@@ -111,7 +110,7 @@ class Runtime:
         """Play the first ``num_tasks`` tasks of a split, ``episodes`` times each.
 
         The sampling seeds are the same every time, so the results of two evaluations differ only
-        because of the weights. The interval holds for tasks like these.
+        because of the weights. The success has a 95% interval for the population of such tasks.
         """
         collector = self.collector(split, sampling)
         tasks = range(min(num_tasks, len(collector.make_env().tasks)))
@@ -144,7 +143,7 @@ class Runtime:
     async def learning(self) -> AsyncIterator[None]:
         """Give the learner the device while the context lasts.
 
-        A policy on the same device may sleep.
+        A policy on the same device can sleep meanwhile.
         """
         if not isinstance(self.policy, Sleeper) or not self.policy.sleeps:
             yield
@@ -160,7 +159,7 @@ class Runtime:
             await self.policy.wake()
 
     def facts(self) -> dict[str, Any]:
-        """Facts, besides the configuration, on which a run depends."""
+        """Facts on which a run depends and that its configuration does not state."""
         model = self.learner.facts
         return {
             "device": model.device,
@@ -275,7 +274,7 @@ async def _open_services(
 
 
 def _prepare(config: RunConfig, stack: AsyncExitStack) -> tuple[torch.device, LoraConfig]:
-    """Check policy and adapter, and prepare the process until ``stack`` closes.
+    """Check the policy and the adapter, and set up torch for this process.
 
     Returns:
         The model's device and adapter.

@@ -21,7 +21,7 @@ async def text_segments(runtime: Runtime, data: str, demonstrations: int) -> lis
     Args:
         runtime: the open runtime, with the model and the environment that demonstrates.
         data: "demonstrations" for the environment's demonstrator, or a file of messages.
-        demonstrations: number of demonstrated episodes, at most one for each task.
+        demonstrations: number of demonstrated episodes, at most one episode for each task.
 
     Raises:
         UsageError: the data is wrong, or a conversation exceeds the model's window.

@@ -115,7 +115,7 @@ async def make_tiny(
 
 
 def _after_each(count: Count, steps: int) -> Callable[[int, float], bool]:
-    """A callback that counts each step and continues."""
+    """A callback that counts each step and lets the training continue."""
 
     def on_step(step: int, loss: float) -> bool:
         count("warm start steps", step, steps)
@@ -185,11 +185,11 @@ def new_model(
 
 
 def _to_learn(conversations: Sequence[Conversation], renderer: Renderer) -> list[Segment]:
-    """The conversations as segments. Most train only the demonstrator's words, some all tokens.
+    """The conversations as segments, most of which train only the demonstrator's words.
 
-    The model was never pretrained. Text that the demonstrator only read is the only other text it
-    sees. This text teaches the model to copy, because passages repeat queries and queries repeat
-    questions. But most of it is unpredictable: in every segment, it would outweigh the
+    A few segments also train the text that the demonstrator read. The model was never pretrained,
+    and this text teaches it to copy, because passages repeat queries and queries repeat questions.
+    But most of this text is unpredictable. If every segment trained it, it would outweigh the
     demonstrator's words.
     """
     segments = [conversation.to_segment(renderer) for conversation in conversations]
@@ -228,7 +228,7 @@ def _key(env_id: str, options: EnvOptions, seed: int, recipe: TinyRecipe) -> str
 
 
 def _parts(env_id: str, options: EnvOptions) -> list[tuple[str, EnvOptions]]:
-    """An environment and its options or, for a mixture, its parts and theirs."""
+    """The environment with its options and, if it is a mixture, each part with its options."""
     inner = options.parts() if isinstance(options, MixOptions) else ()
     return [(env_id, options), *((part.env_id, part.options) for part in inner)]
 
@@ -243,11 +243,11 @@ def _made_of(env_id: str, options: EnvOptions) -> tuple[dict[str, str], dict[str
 
 
 def _data_hashes(options: EnvOptions) -> dict[str, str]:
-    """The hash of every data file that the environment's options name, directly or by folder.
+    """The hash of each data file that the environment's options name, directly or by a folder.
 
     A function (``agent.py:play``) stands for its file. Rows are part of the options themselves. If
-    an option's value, such as "code", happens to be the name of a folder here, only data files in
-    it count.
+    an option's value, such as "code", happens to name a folder, only data files in this folder
+    count.
     """
     common = {field.name for field in fields(EnvOptions)}
     texts = {k: v for k, v in asdict(options).items() if k not in common and isinstance(v, str)}

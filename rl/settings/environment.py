@@ -30,7 +30,7 @@ def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
 
 
 def _with_absolute_path(options: EnvOptions) -> EnvOptions:
-    """The options with an absolute path of task rows, so that a run resumes from any folder."""
+    """The options, with the path of task rows made absolute: a run resumes from any folder."""
     if not isinstance(options, RowOptions) or name_of(options.tasks) != options.tasks:
         return options
     path = Path(options.tasks).expanduser()

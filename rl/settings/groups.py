@@ -31,7 +31,7 @@ class SamplingConfig:
         self.params()
 
     def check_training(self) -> None:
-        """Check that no setting is used that only an evaluation may have.
+        """Check that training can use these settings.
 
         Raises:
             ValueError: sampling is greedy.
@@ -183,7 +183,8 @@ def at_least(
     """Check that settings are finite and at least ``least``.
 
     Raises:
-        ValueError: a setting is not. The message names the key, its value and the bound.
+        ValueError: a setting is not finite, or is below ``least``. The message names the key, the
+            value and the bound.
     """
     for key in keys:
         value = getattr(config, key)

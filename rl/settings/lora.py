@@ -51,7 +51,7 @@ class LoraConfig:
 
     @property
     def scale(self) -> int:
-        """The effective alpha."""
+        """The value of ``alpha`` in effect: ``alpha`` itself or, if it is 0, twice the rank."""
         return self.alpha or 2 * self.rank
 
 

@@ -9,7 +9,7 @@ from rl.errors import UsageError
 from rl.settings.parsing.files import like_folder
 
 MADE = ("config.json", "adapter_config.json")
-"""Files that show that a folder holds a model."""
+"""Names of files; a folder that contains one of them holds a model."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
@@ -44,7 +44,7 @@ def _checkpoints(run: Path) -> Path:
 
 
 def _among_runs(path: Path) -> bool:
-    """Whether the parent folder holds results of commands."""
+    """Whether the parent folder of ``path`` holds output folders of commands."""
     return path.parts[0] == "runs" or (
         path.parent != Path() and any(path.parent.glob("*/checkpoints"))
     )

@@ -14,7 +14,7 @@ from rl.credit.algorithms import ALGORITHMS
 
 @dataclass(frozen=True)
 class Recipe:
-    """An algorithm, and other settings of a run as texts by key, as on the command line."""
+    """An algorithm, and a run's other settings: texts, by the command line's keys."""
 
     row: Algorithm
     settings: Mapping[str, str]

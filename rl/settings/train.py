@@ -29,9 +29,9 @@ from rl.settings.tracking import TrackingConfig
 TINY_LR, LARGE_LR = 4e-4, 1e-6
 """Default learning rates: for model=tiny, and for every other model."""
 ADAPTER_LR = 10
-"""Factor of the default learning rate for an adapter."""
+"""The default learning rate of an adapter is this multiple of the model's default."""
 _MARGIN = 1.25
-"""Factor for the deadline that an error message suggests for an outer wait."""
+"""An error message suggests this multiple of an inner deadline as the outer deadline."""
 PRESETS: dict[str, dict[str, str]] = {
     "smoke": {
         "steps": "4",
@@ -189,7 +189,8 @@ class TrainConfig(TrackingConfig, RunConfig):
     def _check_stall(self) -> None:
         """Check that the watchdog's deadline is above the deadlines of single waits.
 
-        The deadline of a whole episode may be longer, because its tokens count as progress.
+        The deadline of a whole episode can be longer, because an episode's tokens count as
+        progress.
         """
         alone = {"env.step_timeout_s": self.env.options.step_timeout_s}
         deadlines = self.policy.settings.deadlines()

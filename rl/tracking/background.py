@@ -1,4 +1,4 @@
-"""A sink in its own thread, so that neither its errors nor its waits affect the run.
+"""Runs a sink in its own thread, so that the sink's errors and delays do not affect the run.
 
 Records wait in a queue until the sink accepts them. A record that a sink refuses is retried after
 growing pauses, so a lost network connection loses no step. Each kind of problem is reported once.
@@ -23,17 +23,17 @@ MAX_WAITING = 10_000
 """Maximum number of waiting records. Beyond it, older records are dropped and the user is
 warned."""
 PAUSES_S = (1.0, 5.0, 20.0, 60.0)
-"""Seconds of pause before each retry. The last one repeats."""
+"""Seconds of pause before each retry. The last number is used for all further retries."""
 
 
 class Background:
-    """Feeds one sink.
+    """Passes a run's records to one sink, in the sink's own thread.
 
     Args:
         name: the sink's name, for messages.
         sink: the sink.
         run: the run, for ``sink.open``.
-        mark: the progress of the sink with this run.
+        mark: remembers which records of this run the tracker has.
         report: called with a line for the user.
     """
 
@@ -61,7 +61,7 @@ class Background:
         self._thread.start()
 
     def wait_open(self) -> None:
-        """Wait until the sink is open, at most ``timeout_s`` seconds.
+        """Wait at most ``timeout_s`` seconds until the sink is open.
 
         Raises:
             UsageError: the sink refused to open, most often because it is not set up.
@@ -97,7 +97,7 @@ class Background:
             self._changed.notify()
 
     def join(self, limit_s: float) -> None:
-        """Wait until the sink has all records, at most ``limit_s`` seconds."""
+        """Wait at most ``limit_s`` seconds until the sink has all records."""
         self._thread.join(limit_s)
         if self._thread.is_alive():
             waiting = len(self._records)
@@ -149,7 +149,7 @@ class Background:
             return self._records[0]
 
     def _attempt(self, what: str, action: Callable[[], None], first: bool = False) -> bool:
-        """Call ``action``, with retries. Returns False if the run stopped waiting."""
+        """Call ``action`` until it succeeds. Returns False if the run gave up waiting."""
         tries = 0
         while not self._given_up.is_set():
             try:
@@ -201,7 +201,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def join_all(sinks: Mapping[str, Background], limit_s: float) -> None:
-    """Wait for several sinks, at most ``limit_s`` seconds in total."""
+    """Wait at most ``limit_s`` seconds in total until several sinks have all records."""
     until = time.monotonic() + limit_s
     for sink in sinks.values():
         sink.join(max(0.0, until - time.monotonic()))

@@ -21,8 +21,8 @@ CALLBACKS = Registry("callback", "turnwise.callbacks")
 class Callback:
     """Base class of a user's own code in a run. Define the methods that you need.
 
-    The run waits for each method. An exception ends the run with one line that names the callback,
-    after saving the finished steps.
+    The run waits for each method. If a method raises an exception, the run saves the finished steps
+    and ends with one line that names the callback.
     """
 
     def on_start(self, run: RunInfo) -> None:

@@ -1,4 +1,4 @@
-"""The progress of a sink with a run. It is stored in the run's folder for a resumed run."""
+"""Remembers which records a tracker has, in a file in the run's folder, for a resumed run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl.errors import RunFailure
 from rl.files import make_folder, replace_text
 
 FOLDER = "tracking"
-"""The folder of these files within the run's folder, one file per sink."""
+"""Name of the folder, within the run's folder, that has one file for each sink."""
 
 
 class Mark:
@@ -48,13 +48,13 @@ class Mark:
         self._write()
 
     def missing(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """The metrics that the tracker does not have yet."""
+        """The metrics of a step that the tracker does not have yet."""
         if step != self.step:
             return dict(metrics) if step > self.step else {}
         return {key: value for key, value in metrics.items() if key not in self._keys}
 
     def delivered(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record that the tracker has these metrics."""
+        """Record that the tracker has these metrics of a step."""
         self._keys = {*metrics, *(self._keys if step == self.step else ())}
         self.step = step
         self._write()

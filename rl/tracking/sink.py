@@ -100,7 +100,7 @@ class Sink(ABC):
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record metrics of a step. Several calls may have the same step and different metrics."""
+        """Record metrics of a step. Several calls can have the same step and other metrics."""
 
     def finish(self, ending: Ending) -> None:  # noqa: B027 - many sinks have nothing to do
         """Record the result and end the run in the tracker."""

@@ -17,7 +17,7 @@ class TensorBoard(Sink):
     rewinds = True
 
     def open(self, run: RunInfo, id: str) -> str:
-        """Start an event file. TensorBoard drops later steps that older files contain."""
+        """Start an event file. TensorBoard hides steps of older files that this run repeats."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._folder = run.folder / "tensorboard"

@@ -33,8 +33,8 @@ class Tracker:
         direct: sinks that the run calls directly. Their errors end the run.
         report: called with a line for the user.
         callbacks: additional callbacks, from Python.
-        marks: folder for the progress of each sink, for a resumed run, or None if the run cannot be
-            resumed.
+        marks: folder of the files that record which metrics each tracker has, for a resumed run.
+            None if the run cannot be resumed.
 
     Raises:
         UsageError: a package is not installed, or a callback's name or option is wrong.

@@ -1,4 +1,4 @@
-"""trackio: W&B's interface on a database of this machine, or in a Hugging Face Space."""
+"""trackio: a tracker like W&B, with a database on this machine or in a Hugging Face Space."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from rl.run.metrics.reflection import reflects
 def success_of(trajectory: Trajectory, score: str) -> float:
     """The success of an episode: ``score`` at its last turn, or 0 if it ended without one.
 
-    If there is no success score (an empty name), the return is the success.
+    If ``score`` is empty, the environment has no success score, and the result is the return.
     """
     if not score:
         return trajectory.reward
@@ -29,7 +29,7 @@ def share_of_success(
 ) -> float:
     """The success of an episode, from 0 to 1.
 
-    If there is no success score, the return is scaled to its range.
+    If ``score`` is empty, the result is the return, scaled from ``reward_range`` to [0, 1].
     """
     low, high = (0.0, 1.0) if score else reward_range
     if not high > low:
@@ -38,7 +38,7 @@ def share_of_success(
 
 
 def staleness_metrics(episodes: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """The age of an update's sampled tokens, in versions of the weights.
+    """The largest and the mean age of an update's sampled tokens, in updates of the weights.
 
     Args:
         episodes: the episodes of the update.
@@ -87,8 +87,8 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") 
 
     Args:
         groups: the step's episodes.
-        success_score: name of the environment's success score. If empty, no episode is right or
-            wrong.
+        success_score: name of the environment's success score. If empty, there are no metrics of
+            right and wrong episodes.
     """
     finished = [t for group in groups for t in group.finished]
     everyone = [t for group in groups for t in group.trajectories]
@@ -135,7 +135,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") 
 
 
 def _lengths_by_success(finished: Sequence[Trajectory], score: str) -> dict[str, float]:
-    """Mean numbers of sampled tokens, of the fully successful episodes and of the others."""
+    """Mean numbers of sampled tokens of fully successful episodes, and of all other episodes."""
     lengths: dict[str, list[int]] = {"right": [], "wrong": []}
     for t in finished:
         lengths["right" if success_of(t, score) >= 1 else "wrong"].append(t.num_sampled)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 ROUNDING = 1e-6
-"""Difference to the success of a right episode that still counts as right."""
+"""An episode counts as right if its success is at most this far below that of a right episode."""
 Z_95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
 
@@ -27,10 +27,10 @@ class PassRate:
 
 
 def pass_rate(successes: Sequence[float]) -> PassRate:
-    """The mean of successes with Wilson's score interval (Wilson 1927, JASA 22, p. 209).
+    """The mean success with Wilson's 95% score interval (Wilson 1927, JASA 22, p. 209).
 
-    Values outside [0, 1] are returns of an environment without a success score. Their mean has the
-    normal interval, which follows from the standard error.
+    Values outside [0, 1] are returns of an environment without a success score. If there are such
+    values, the interval is the normal one: the mean ± 1.96 standard errors.
 
     Raises:
         ValueError: ``successes`` is empty.
@@ -46,13 +46,13 @@ def pass_rate(successes: Sequence[float]) -> PassRate:
 
 
 def pass_rate_of_tasks(by_task: Sequence[Sequence[float]]) -> PassRate:
-    """The mean of successes over tasks, with its 95% interval for tasks like these.
+    """The mean success over tasks, with its 95% interval for the population of such tasks.
 
     Only tasks are independent; the episodes of one task are correlated. The interval is therefore
-    Wilson's at the effective number of episodes. This is the number of independent episodes whose
-    mean would have the observed variance of the tasks' means (the design effect of Kish 1965, in
-    Wilson's interval as in Korn and Graubard 1998, Survey Methodology 24, p. 193). With one episode
-    per task, the interval equals that of :func:`pass_rate`.
+    Wilson's interval for the effective number of episodes. The effective number is the number of
+    independent episodes whose mean would have the observed variance of the tasks' means (the design
+    effect of Kish 1965, in Wilson's interval as in Korn and Graubard 1998, Survey Methodology 24,
+    p. 193). With one episode per task, the interval equals that of :func:`pass_rate`.
 
     Args:
         by_task: the successes of each task's episodes. Tasks without episodes do not count.
@@ -84,17 +84,16 @@ def _wilson(p: float, n: float) -> tuple[float, float]:
 
 
 def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The 95% interval of the mean over all episodes, for tasks like these.
+    """The 95% interval of the mean over all episodes, for the population of such tasks.
 
-    Only tasks are independent; the episodes of one task are correlated. Therefore the standard
-    error is clustered by task, and the quantile is that of Student's t with (tasks - 1) degrees of
-    freedom.
+    Only tasks are independent; the episodes of one task are correlated. The standard error is
+    therefore clustered by task. The quantile is Student's t with (tasks - 1) degrees of freedom.
 
     Args:
         by_task: the values of each task's episodes.
 
     Returns:
-        The bounds. They are infinite with fewer than two tasks.
+        The lower and upper bound. With fewer than two tasks, both are infinite.
     """
     tasks = [values for values in by_task if values]
     count = sum(map(len, tasks))

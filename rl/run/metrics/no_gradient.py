@@ -44,13 +44,13 @@ REMEDIES = {
     OTHER: "check clip_ratio/* and rewards/* in metrics.jsonl, algo.* and shaping",
 }
 _MANY_CUT = 0.9
-"""Share of cut answers above which the token limit, not the task, explains equal rewards."""
+"""If at least this share of answers was cut, the token limit is the cause of equal rewards."""
 _ZERO = 1e-10
-"""Largest gradient norm that counts as rounding."""
+"""A gradient norm up to this number is rounding and counts as no gradient."""
 
 
 def cause_of(metrics: Mapping[str, float], successes: Sequence[float]) -> str | None:
-    """The reason why a step's rewards gave no gradient, or None if they gave one.
+    """The reason why a step's rewards gave no gradient, or None if they gave a gradient.
 
     Args:
         metrics: the metrics of the step's episodes and update.

@@ -1,4 +1,4 @@
-"""Explicit reflection in answers: detects it, and computes its rates besides accuracy."""
+"""Detects explicit reflection in answers, and computes its rates and the accuracy."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ def reflects(text: str) -> bool:
     """Whether the text contains one of :data:`PHRASES` at the start of a word.
 
     This detects explicit reflection only, not a chain of thought that corrects itself without
-    saying so. Rethinking Reflection in Pre-Training (arXiv 2504.04022) asks a model instead of
-    using a list.
+    saying so. Rethinking Reflection in Pre-Training (arXiv 2504.04022) asks a model to detect
+    reflection.
     """
     return _PHRASE.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ReflectionRates:
-    """Rates as shares of all items (Rethinking Reflection in Pre-Training, arXiv 2504.04022)."""
+    """Shares of all answers (Rethinking Reflection in Pre-Training, arXiv 2504.04022)."""
 
     accuracy: float
-    """Share of right answers."""
+    """Share of answers that are right."""
     explicit_rate: float
-    """Share of texts with explicit reflection."""
+    """Share of answers that reflect explicitly."""
     explicit_accuracy: float
-    """Share of right answers with explicit reflection."""
+    """Share of answers that are right and reflect explicitly."""
     implicit_accuracy: float
-    """Share of right answers without explicit reflection. Together with ``explicit_accuracy`` it
-    adds up to ``accuracy``."""
+    """Share of answers that are right and do not reflect explicitly. ``explicit_accuracy`` and
+    ``implicit_accuracy`` add up to ``accuracy``."""
 
 
 def reflection_rates(correct: Sequence[bool], explicit: Sequence[bool]) -> ReflectionRates:
-    """The rates over some answers.
+    """The rates of explicit reflection and of right answers.
 
     Args:
         correct: whether each answer is right.

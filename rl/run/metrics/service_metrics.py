@@ -21,7 +21,7 @@ class Measured(Protocol):
 
 
 class ServiceMetrics:
-    """Reads the counters of services, and reports their changes between two readings.
+    """Reads the counters of services, and reports the changes since the last reading.
 
     Args:
         services: services by name. Services without counters are ignored.

@@ -1,4 +1,4 @@
-"""Current activities of a run: the state of each and its start, and the last progress.
+"""The current activities of a run, each with its state and start, and the run's last progress.
 
 Each component reports its own activities: an episode that generates or waits for its environment,
 or the loop that learns. The ledger counts their seconds; the watchdog and ``rl.status`` show them.
@@ -19,7 +19,8 @@ from agents.policy import Busy, Observable
 from rl.run.process.ledger import Lane
 
 ROLLOUT, LEARNER, POLICY, CLOSE = "rollout", "learner", "policy", "close"
-"""Lanes. ``CLOSE`` lists components that are being closed; its seconds are not counted."""
+"""Lanes: the parts of a run whose seconds are counted separately. ``CLOSE`` lists components that
+are being closed; its seconds are not counted."""
 OPEN = "open"
 """State of components that are being opened before the first step."""
 GENERATE, ENVIRONMENT, TOOL, QUEUE = "generate", "environment", "tool", "queue"
@@ -63,7 +64,7 @@ class Activity:
             self._all.change(self, state)
 
     def was(self, state: str, seconds: float) -> None:
-        """Assign some of the seconds since the last change of state to another state."""
+        """Move ``seconds`` of the time since the last change of state to ``state``."""
         self._all.correct(self, state, seconds)
 
 
@@ -107,7 +108,7 @@ class Activities:
 
     @contextmanager
     def busy(self, lane: str, state: str) -> Iterator[None]:
-        """Count the seconds of the context in a lane, without listing an activity."""
+        """Count the seconds of the context in ``lane``, without a listed activity."""
         activity = Activity(self, lane, "", state)
         self._shift(activity, None, state)
         try:
@@ -150,12 +151,12 @@ class Activities:
         self._progress = (self._clock(), what)
 
     def counted(self, what: str, done: int, total: int) -> None:
-        """Record progress that has a count, such as a step of the warm start."""
+        """Record progress, and report its count: ``done`` of ``total``."""
         self.progressed(what)
         self._on_count(what, done, total)
 
     def counter(self, what: str, total: int) -> Callable[[], None]:
-        """A function that counts one more of ``total`` at each call."""
+        """Return a function that raises the count, from 0 to ``total``, by one at each call."""
         self._on_count(what, 0, total)
         numbers = itertools.count(1)
         return lambda: self.counted(what, next(numbers), total)
@@ -184,7 +185,7 @@ class Activities:
         return self._clock() - at, what
 
     def waits(self) -> list[Waiting]:
-        """The running activities. Those that are longest in their state come first."""
+        """The running activities, the longest in their current state first."""
         with self._lock:
             now, running = self._clock(), list(self._running.values())
         waiting = [Waiting(a.lane, a.name, a.state, now - a.since) for a in running]
@@ -200,7 +201,7 @@ class Activities:
             restart()
 
     def take(self) -> dict[str, float]:
-        """Seconds since the last call, as ``time/LANE/STATE``, and ``time/wall`` for all time.
+        """Seconds since the last call, by state (``time/LANE/STATE``) and in all (``time/wall``).
 
         The states of each lane add up to ``time/wall``.
         """

@@ -38,8 +38,8 @@ class InTime(AbstractAsyncContextManager[T], Generic[T]):
         limit_s: seconds that the exit may take.
 
     Raises:
-        Unclosed: the exit took longer. If another error is already being raised, that error gets a
-            note instead.
+        Unclosed: the exit took longer than ``limit_s``. If another error is already being raised,
+            that error gets a note instead.
     """
 
     def __init__(
@@ -101,8 +101,9 @@ def run_in_time(work: Coroutine[Any, Any, T], limit_s: float) -> T:
 
     Args:
         work: the coroutine.
-        limit_s: seconds between the end of ``work`` and the end of the event loop. After that, the
-            process is ended with the exit code of the error of ``work``, or with :data:`UNCLOSED`.
+        limit_s: seconds between the end of ``work`` and the end of the event loop. If the loop
+            takes longer, this function ends the process. The exit code is that of the error that
+            ``work`` raised, or :data:`UNCLOSED` if ``work`` succeeded.
     """
     guard = _Guard(limit_s)
 
@@ -132,7 +133,8 @@ def exit_process(code: int) -> NoReturn:
     """Exit this process. If threads still keep it alive after :data:`EXIT_S` seconds, kill it.
 
     Args:
-        code: the exit code. If it is 0 and the process had to be killed, :data:`UNCLOSED` is used.
+        code: the exit code. If the code is 0 and the process must be killed, the exit code is
+            :data:`UNCLOSED`.
     """
     _Guard(EXIT_S).arm(code or UNCLOSED, lambda: [])
     sys.exit(code)
@@ -149,7 +151,7 @@ def end_process(code: int, reason: str) -> NoReturn:
 
 
 class _Guard:
-    """Ends the process after a deadline, unless it is disarmed before."""
+    """Ends the process at a deadline, unless :meth:`disarm` is called earlier."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

@@ -38,7 +38,7 @@ C = TypeVar("C", bound=Runnable)
 class _Log(logging.StreamHandler[TextIO]):
     """Shows warnings on stderr. If stderr cannot be written, warnings are lost without a traceback.
 
-    The command's own next line on stderr then ends the command with a one-line error.
+    The next line that the command itself writes to stderr then fails and ends the command.
     """
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -63,8 +63,8 @@ def run_command(
         config_type: the command's settings.
         presets: named settings.
         work: does the work and returns the exit code.
-        argv: the words after the module, or None for those of this process.
-        explain: what a dry run adds on stderr to the settings.
+        argv: the words of the command line after the module, or None for the words of this process.
+        explain: returns the text that a dry run writes to stderr after the settings.
 
     Returns:
         The exit code.
@@ -94,13 +94,13 @@ def run_command(
 
 
 def _check_tracking(config: object) -> None:
-    """Check sinks and callbacks early; otherwise a command checks them after other work."""
+    """Check sinks and callbacks, so that a dry run reports their errors."""
     if isinstance(config, TrackingConfig):
         config.check_tracking()
 
 
 def with_model_folder(config: C) -> C:
-    """The settings, with a run's folder in ``model`` replaced by its checkpoint.
+    """The settings. If ``model`` is a run's folder, a checkpoint of the run replaces it.
 
     Raises:
         UsageError: the folder does not exist, or holds no model.

@@ -7,16 +7,16 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 SPIN_COUNT = 5000
-"""Number of rounds that a waiting thread spins before it sleeps. This is longer than the time
-between two operations of a model. On two cores, a forward pass of 64 rows and 14.6M parameters by
-two threads was 1.31, 1.46 and 1.48 times as fast as by one thread with 2,000, 5,000 and 20,000
-rounds. Beside four busy processes, 1,500 small layers took 1.4, 0.8 and 7.7 s."""
+"""Number of rounds that a waiting thread spins before it sleeps. These rounds take longer than the
+pause between two operations of a model. We measured 2,000, 5,000 and 20,000 rounds on two cores. A
+forward pass (64 rows, 14.6M parameters) by two threads was 1.31, 1.46 and 1.48 times as fast as by
+one thread. Beside four busy processes, 1,500 small layers took 1.4, 0.8 and 7.7 s."""
 
 
 def usable_cores() -> int:
     """The number of cores in the process's affinity, limited by the quotas of its control groups.
 
-    ``OMP_NUM_THREADS``, if it is set, is a further limit.
+    If ``OMP_NUM_THREADS`` is set, the result is at most its value.
     """
     bounds = [len(os.sched_getaffinity(0)), *_quotas(CGROUPS, Path("/proc/self/cgroup"))]
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -28,9 +28,10 @@ def usable_cores() -> int:
 def bound_spinning() -> None:
     """Shorten the spinning of OpenMP's waiting threads. Call this before torch is loaded.
 
-    By default they spin for milliseconds. If other processes use the same cores, the spinning keeps
-    the awaited thread from running: small layers on two threads took more than 30 times as long as
-    on one. If the user sets ``GOMP_SPINCOUNT`` or ``OMP_WAIT_POLICY``, that setting is kept.
+    By default, waiting threads spin for milliseconds. If other processes use the same cores, a
+    spinning thread keeps the thread that it waits for from running: small layers on two threads
+    took more than 30 times as long as on one thread. If the user sets ``GOMP_SPINCOUNT`` or
+    ``OMP_WAIT_POLICY``, that setting is kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))

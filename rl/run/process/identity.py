@@ -21,8 +21,8 @@ def check_packages() -> None:
 
     Raises:
         PackageCollision: another project's package is imported. The message names it and its path.
-        SystemExit: the same case while a command (``python -m rl.train``) starts, with a one-line
-            message.
+        SystemExit: such a package is imported while a command (``python -m rl.train``) starts. The
+            message has one line.
     """
     home = Path(__file__).resolve().parents[3]
     for name in PACKAGES:

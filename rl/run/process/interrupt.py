@@ -42,7 +42,7 @@ def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
 
 
 class Interrupt:
-    """In this context, a first request asks the run to stop, and a second one stops it at once.
+    """In this context, a first request asks the run to stop, and a second request stops it at once.
 
     Requests are signals or, in a user's program, calls; see :mod:`rl.run.process.host`.
 
@@ -89,8 +89,8 @@ class Interrupt:
 
         Args:
             work: the coroutine.
-            save: called if ``work`` is cancelled. It starts before ``work`` has ended, because that
-                may take too long.
+            save: called if ``work`` is cancelled. ``save`` does not wait until ``work`` has ended,
+                because ``work`` can take too long to end.
         """
         if self.asked:
             work.close()

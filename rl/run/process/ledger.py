@@ -1,5 +1,8 @@
 """Seconds of a run by lane and state; the states of each lane add up to the wall time.
 
+A lane is a part of the run, such as the rollouts or the learner. A state is what an activity of the
+lane does, such as generating or waiting for an environment.
+
 Lanes run concurrently: with ``staleness`` above 0, rollouts run during learning. The seconds of
 different lanes are therefore not added. Within a lane, the running activities share each instant
 equally, or the first state in the lane's precedence gets the whole instant. An instant without

@@ -19,9 +19,9 @@ _PLUMBING = (
     "base_events.py",
     "runners.py",
 )
-"""Files whose frames do not show what a thread does. Their callers' frames do."""
+"""Files whose frames do not show what a thread does. The frames of their callers show it."""
 _IDLE = ("_worker", "_shutdown")
-"""Functions in which a pool's thread waits for work, or the main thread for other threads."""
+"""Functions in which a pool's thread waits for work, or the main thread waits for other threads."""
 
 
 def stacks_of_threads() -> list[str]:

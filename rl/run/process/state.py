@@ -1,7 +1,7 @@
-"""``status.json``, the status that a run writes every few seconds, and its evaluation.
+"""Writes, reads and interprets ``status.json``, a run's status, written every few seconds.
 
-The run replaces the whole file, so a reader sees one moment. A killed run leaves its last status
-behind; the reader checks whether the process exists.
+The run replaces the whole file, so a reader never sees parts of two statuses. A killed run leaves
+its last status behind. The reader therefore checks whether the run's process exists.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ FILE = "status.json"
 RUNNING, STALLED, ENDING = "running", "stalled", "ending"
 FINISHED, INTERRUPTED, FAILED = "finished", "interrupted", "failed"
 DEAD, SILENT = "dead", "silent"
-"""States that only a reader finds. DEAD: the process is gone and recorded no end. SILENT: the
-process is not visible from here, and has written nothing for a long time."""
+"""States that the reader infers; a run never writes them. DEAD: the process ended without recording
+its end. SILENT: the process is not visible from here, and has written no status for
+:data:`SILENT_S` seconds."""
 OVER = (FINISHED, INTERRUPTED, FAILED)
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
@@ -32,11 +33,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 """Python types of the fields' JSON values, by annotation."""
 _FILE_KEYS = {"component_status": "parts", "message": "told"}
-"""Fields that have another key in status.json, so that old and new files have the same keys."""
+"""Keys in status.json of the fields whose key differs from their name. Earlier versions wrote these
+keys."""
 _WAIT = {"lane": "str", "name": "str", "state": "str", "seconds": "float"}
 _SHOWN = 80
 SILENT_S = 60.0
-"""Seconds without a write after which a run whose process is not visible may be dead."""
+"""A run whose process is not visible counts as SILENT if its status is this many seconds old."""
 
 
 @dataclass(kw_only=True)
@@ -89,7 +91,7 @@ class RunState:
 
     @property
     def visible(self) -> bool:
-        """Whether the process, if it exists, can be seen from here."""
+        """Whether the run's process, if it exists, is visible to the reader's process."""
         return self.host == platform.node() and self.namespace in ("", namespace())
 
     @property
@@ -139,7 +141,7 @@ def read_state(folder: Path) -> RunState:
 
 
 def _no_run(folder: Path) -> str:
-    """The reason why a folder has no status, and what to pass instead."""
+    """An error message: why the folder has no status, and which folder to pass instead."""
     if not folder.is_dir():
         return f"run ({folder}) does not exist: no such folder.{like_folder(folder)}"
     if (folder / "config.json").is_file():

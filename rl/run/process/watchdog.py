@@ -1,7 +1,7 @@
 """The watchdog: the outermost deadline of a run.
 
-Each single wait has its own deadline: an environment's step, an episode, a server without tokens, a
-component that closes. The watchdog checks the run as a whole, from its own thread. After
+An environment's step, an episode, a server without tokens, and a component that closes each have a
+deadline of their own. The watchdog checks the run as a whole, from its own thread. After
 ``stall_s`` seconds without progress, it records all waits and restarts the waiting episodes. If
 that does not help, it ends the run. It also writes ``status.json``.
 """
@@ -40,7 +40,8 @@ STOPPED_S = 5.0
 """A check this many seconds late means that the process was suspended."""
 _SHOWN_WAITS = 3
 _MARGIN = 1.25
-"""Ratio of the watchdog's deadline for closing to ``close_s``, which must act first."""
+"""The watchdog's deadline for closing a component is this multiple of ``close_s``, so that the
+deadline ``close_s`` itself is reached first."""
 
 
 class Watchdog:
@@ -49,9 +50,10 @@ class Watchdog:
     Args:
         activities: the run's activities.
         folder: the run's folder, for ``status.json`` and ``stalled.txt``.
-        config: the run's settings: its steps, ``stall_s`` and ``close_s``.
+        config: the run's settings, of which the watchdog uses ``steps``, ``stall_s`` and
+            ``close_s``.
         report: called with a line for the user.
-        host: ends a run that cannot end in order.
+        host: ends a run that cannot be closed normally.
 
     Raises:
         RunStalled: the run made no progress and was closed normally. If it cannot be closed, the
@@ -162,7 +164,7 @@ class Watchdog:
             self._write(states.ENDING if self._ending_at else states.RUNNING)
 
     def _resume_after(self, now: float, stopped_s: float) -> None:
-        """Do not count the time of a suspension, as by Ctrl-Z, as time without progress."""
+        """Exclude a suspension, for example by Ctrl-Z, from the time without progress."""
         self._activities.progressed(f"going on after {stopped_s:.0f} s in which it was stopped")
         self._answered = self._went_on = now
         if self._ending_at is not None:

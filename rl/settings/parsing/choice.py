@@ -11,7 +11,7 @@ Build = Callable[[Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """A field whose value is chosen by name and then has its own fields.
+    """A setting whose value is chosen by name; each name has settings of its own.
 
     Args:
         resolve: returns, for a name, its dataclass, the dataclass's defaults, and a function that

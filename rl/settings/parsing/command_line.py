@@ -1,8 +1,8 @@
 """Command lines of ``key=value`` words for frozen dataclasses, with help, presets and files.
 
-Settings come in layers, of which a later one overrides an earlier one: the defaults, the settings
-that a chosen name implies, the run of ``resume=FOLDER``, ``config=run.toml``, ``preset=NAME``, and
-the command line. From Python code, Python values replace the command line.
+Settings come in layers. A later layer overrides an earlier layer. The order is: the defaults, the
+settings that a chosen name implies, the run of ``resume=FOLDER``, ``config=run.toml``,
+``preset=NAME``, and the command line. From Python code, Python values replace the command line.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def parse(
     """Parse a command line into ``config_type``.
 
     Args:
-        config_type: a frozen dataclass, which may have nested dataclasses and
+        config_type: a frozen dataclass. Its fields can be dataclasses or
             :class:`~rl.settings.parsing.choice.Choice` fields.
-        argv: ``key=value`` words, ``--help`` or ``--help=all``. The value of a key ``run`` may
-            stand alone.
+        argv: ``key=value`` words, ``--help`` or ``--help=all``. The value of a key ``run`` can
+            stand without ``run=``.
         command: the start of the command line, for the help.
         presets: settings by the preset's name and then by key.
 
@@ -75,8 +75,8 @@ def resolve(config_type: type[C], layers: Mapping[str, Mapping[str, Any]]) -> C:
     Args:
         config_type: a frozen dataclass.
         layers: settings by the layer's name and then by key. A later layer overrides an earlier
-            one. A text is parsed like a word of the command line; other values have the setting's
-            own type.
+            layer. A text is parsed like a word of the command line. Any other value must have the
+            setting's own type.
 
     Raises:
         UsageError: an unknown key or name, or a value of the wrong type or out of range.
@@ -85,7 +85,7 @@ def resolve(config_type: type[C], layers: Mapping[str, Mapping[str, Any]]) -> C:
 
 
 def _blueprint(config_type: type[Any], layers: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Chz's blueprint of these layers and of the layers that chosen names imply."""
+    """Chz's blueprint of these layers and of the settings that chosen names imply."""
     blueprint: Any = chz.Blueprint(chz_class(config_type, config_type, {}))
     for name, layer in {**_implied(config_type, layers), **layers}.items():
         given = {k: Castable(v) if isinstance(v, str) else v for k, v in layer.items()}

@@ -19,8 +19,9 @@ RECORD = "config.json"
 """The resolved configuration in a run's folder."""
 
 EARLIER = {"packing": False}
-"""Values that reproduce versions without these settings, where the default does not. A run whose
-config.json lacks one of these keys is continued and replayed with its value here."""
+"""Settings whose default differs from the behaviour of versions that lacked the setting, each with
+the value that reproduces this behaviour. If a run's config.json lacks one of these keys, the run is
+continued and replayed with the value here."""
 
 _NAMES = {
     "env.env_id": "env",
@@ -52,7 +53,7 @@ def read_settings(path: str) -> dict[str, str]:
 
 
 def read_run(folder: str, key: str) -> dict[str, str]:
-    """The settings of a folder's run, with :data:`EARLIER` for those that its version lacked.
+    """The settings of a folder's run. :data:`EARLIER` supplies settings that are not recorded.
 
     Args:
         folder: the run's folder.
@@ -101,8 +102,8 @@ def read_toml(path: str, key: str = "config") -> dict[str, Any]:
 def table_words(table: Mapping[str, Any]) -> dict[str, str]:
     """A table's settings as words of the command line, by key.
 
-    A choice is written as ``env = "code-sandbox"``, or as a table ``[env]`` with its name under
-    "name".
+    A choice is written as ``env = "code-sandbox"``, or as a table ``[env]`` with the chosen name
+    under "name".
     """
     return {k.removesuffix(".name"): as_word(v) for k, v in flatten(table).items()}
 
@@ -136,7 +137,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _recorded(path: Path, setting: str) -> dict[str, str]:
-    """The settings in a config.json, by key, as texts.
+    """The settings in a config.json, as texts by the command line's keys.
 
     Args:
         path: the file.

@@ -29,8 +29,8 @@ def from_python(config_type: C) -> C:
     """Decorate a dataclass of settings with a constructor for Python code.
 
     An omitted field gets the command line's default. A choice is passed as a name, or as a dict
-    with a "name" and the choice's own settings. An environment may also be a class. A group of
-    settings is a dict. Keys may have dots, as in ``**{"env.max_turns": 2}``.
+    with a "name" and the choice's own settings. An environment can also be a class. A group of
+    settings is a dict. Keys can have dots, as in ``**{"env.max_turns": 2}``.
 
     Raises:
         UsageError: a setting is wrong. The message is the same as on the command line.
@@ -68,9 +68,9 @@ def _is_group(hint: Any) -> bool:
 
 
 def _run_of(values: dict[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The settings of the run that ``resume`` names.
+    """The settings of the run whose folder ``resume`` names, or no settings.
 
-    Changes ``values`` to continue in its folder.
+    Sets ``out`` and ``resume`` in ``values``, so that the run continues in its own folder.
     """
     run = values.get("resume", "no")
     if run in ("no", "auto"):
@@ -87,7 +87,7 @@ def _values(key: str, value: Any) -> dict[str, Any]:
     """A setting's values, by dotted keys.
 
     Raises:
-        UsageError: an environment is neither a name nor a class.
+        UsageError: ``value`` contains an environment that is neither a name nor a class.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {k: _plain(v) for k, v in as_values({key: to_plain(value)}).items()}

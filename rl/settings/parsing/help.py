@@ -17,7 +17,7 @@ from rl.settings.parsing.main_keys import FEW, MAIN_KEYS
 from rl.settings.parsing.schema import MODULE, Named
 
 POSITIONAL = "run"
-"""Key whose value may stand alone, in commands that have the key, as in ``rl.status RUN``."""
+"""Key whose value can stand without ``run=``, in commands that have it: ``rl.status RUN``."""
 
 
 def hidden_keys(config_type: type[Any]) -> set[str]:
@@ -40,8 +40,8 @@ def help_text(
         config_type: the settings.
         command: the start of the command line.
         presets: named settings.
-        whole: whether to show every key. If False, the main keys and those of choices that the user
-            named are shown.
+        whole: whether to show every key. If False, the help shows the main keys, the keys that the
+            user set, and the keys of choices that the user made.
     """
     hidden = hidden_keys(config_type)
     parameters = {

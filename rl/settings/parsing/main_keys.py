@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 FEW = 40
-"""Maximum number of keys of a command for which ``--help`` shows all."""
+"""If a command has at most this number of keys, ``--help`` shows all of them."""
 MAIN_KEYS = frozenset(
     {
         "env",
@@ -59,9 +59,9 @@ MAIN_KEYS = frozenset(
 
 
 def of_another_command(name: str, known: Iterable[str], fields: set[str]) -> bool:
-    """Whether ``name`` is a key of another command, and unlike all keys of this one.
+    """Whether ``name`` is a key of another command, and is not the end of a key of this command.
 
-    Similarity to keys of ``tiny`` does not count.
+    Keys of ``tiny`` are ignored.
     """
     if name not in MAIN_KEYS or name.split(".")[0] in fields:
         return False

@@ -9,7 +9,7 @@ from rl.credit.plugin import PlugIn
 
 
 def to_plain(value: Any) -> Any:
-    """Nested dataclasses as nested dicts. The dict of a plug-in has its name under "name"."""
+    """Nested dataclasses as nested dicts. A plug-in's dict has the plug-in's name under "name"."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"name": value.name, **plain} if isinstance(value, PlugIn) else plain

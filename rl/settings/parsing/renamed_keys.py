@@ -44,4 +44,4 @@ RENAMED: dict[str, str] = {
         "token_rewards": "token_rewards.kind",
     }.items()
 }
-"""New keys by old key. Using an old key is an error that names the new one."""
+"""New keys by old key. If a user gives an old key, the error names the new key."""

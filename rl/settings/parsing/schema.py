@@ -39,11 +39,11 @@ class Named(MetaFactory):
         self.default: str = choice.default if own is None else own.name
 
     def unspecified_factory(self) -> Callable[..., Any]:
-        """The class of the default name."""
+        """The chz class with the settings of the default name."""
         return self.from_string(self.default)
 
     def from_string(self, factory: str) -> Callable[..., Any]:
-        """The class of a name."""
+        """The chz class with the settings of a name."""
         config_type, defaults, build = self.choice.resolve(factory)
         if self.own is not None and factory == self.default:
             defaults = _values_of(self.own)
@@ -57,7 +57,7 @@ class Named(MetaFactory):
 def chz_class(
     config_type: type[Any], build: Callable[..., Any], defaults: Mapping[str, Any]
 ) -> type[Any]:
-    """A chz class with the fields of a dataclass. :func:`built` passes its values to ``build``."""
+    """A chz class with a dataclass's fields. :func:`built` passes their values to ``build``."""
     docs, hints = field_docs(config_type), typing.get_type_hints(config_type)
     body: dict[str, Any] = {"__annotations__": {}, "__module__": MODULE}
     for field in dataclasses.fields(config_type):
@@ -86,7 +86,7 @@ def chz_class(
 
 
 def built(value: Any, path: str = "") -> Any:
-    """The settings that a chz object holds, built from the innermost outwards.
+    """The settings that a chz object holds. Nested settings are built first.
 
     Raises:
         UsageError: a value is out of range.

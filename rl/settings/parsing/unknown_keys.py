@@ -22,8 +22,8 @@ ELSEWHERE = {
 }
 """Keys of other trainers, with turnwise's keys for the same settings."""
 CLIP = ("clip", "clip_range", "cliprange", "clip_ratio", "clip_eps", "epsilon")
-"""Other trainers' names for the bounds of a ratio. The active surrogate's are
-``algo.surrogate.clip_...``."""
+"""Other trainers' names for the clipping bounds of the probability ratio. turnwise's keys are
+``algo.surrogate.clip_...`` of the chosen surrogate."""
 
 
 def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
@@ -44,7 +44,7 @@ def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> U
 
 
 def renamed_key(name: str) -> str:
-    """The error message for a key of an earlier version that was renamed, or "" for others."""
+    """The error message for a key that has been renamed, or "" for any other key."""
     return f"unknown key {name!r}: it is called {RENAMED[name]!r} now" if name in RENAMED else ""
 
 
