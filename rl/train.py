@@ -65,8 +65,7 @@ async def train(
     """Train as ``config`` specifies, in the process of ``host``, with additional callbacks.
 
     Raises:
-        UsageError: a setting is wrong, or the folder holds another run, or its run is still
-            running.
+        UsageError: a setting is wrong, or the folder's run is another one, or still runs.
         RunFailure: a callback raised an error; the finished steps are saved.
         NonFiniteLoss, BrokenWeights: the last update failed; earlier weights are saved.
         RolloutFailure: too many episodes failed for reasons other than the policy.
