@@ -14,7 +14,6 @@ from inner_loop import (
     DURATIONS,
     WORKERS,
     DurationRecorder,
-    LongestFirst,
     SlowTests,
     has_path,
     leaves_out_slow,
@@ -37,7 +36,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     durations = json.loads(DURATIONS.read_text())
     config.pluginmanager.register(SlowTests(durations, leaves_out_slow(config)))
-    config.pluginmanager.register(LongestFirst(config, durations))
     if config.getoption("record_durations"):
         config.pluginmanager.register(DurationRecorder(DURATIONS, durations))
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from inner_loop import DURATIONS, LongestFirst, SlowTests, key_of_fixture, key_of_test
+from inner_loop import DURATIONS, SlowTests, key_of_fixture, key_of_test
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
@@ -92,33 +92,6 @@ def test_a_file_is_imported_only_if_it_may_have_a_quick_test(project):
     assert "that_is_new" in run(project, "-n0")[0]
     file.write_text(slow.replace("def ", "@__import__('pytest').mark.quick\ndef "))
     assert "of_minutes" in run(project, "-n0")[0]
-
-
-def test_workers_start_the_longest_file_first(project):
-    names = ["test_a.py", "test_b.py", "test_c.py"]
-    for name in names:
-        (project / "tests" / name).write_text("def test_it(): pass\ndef test_more(): pass\n")
-    seconds = {"test_b.py::test_it": 0.29, "test_c.py::test_it": 7.0}
-    record(project, seconds | dict.fromkeys(SLOW, 3.0))
-
-    def order(*words):
-        shown = run(project, "--whole", "-n1", "-v", "-k", "it or more", *words)[1]
-        return list(dict.fromkeys(re.findall(r"PASSED .*?(test_\w\.py)", shown)))
-
-    assert order() == ["test_c.py", "test_b.py", "test_a.py"]
-    assert order("--no-loadscope-reorder") == names
-
-
-def test_equal_durations_in_another_order_have_equal_sums_so_that_workers_agree(request):
-    names = [[f"test_{name * 7 + file}" for name in range(12)] for file in range(20)]
-    durations = {
-        f"test_{file}.py::{name}": 0.1 * (n + 1)
-        for file, tests in enumerate(names)
-        for n, name in enumerate(tests)
-    }
-    seconds = LongestFirst(request.config, durations).seconds_of_files(durations)
-    assert len(seconds) == 20
-    assert len(set(seconds.values())) == 1
 
 
 @pytest.mark.parametrize("words", [["--whole"], ["tests/rl"], ["tests/rl/test_one.py"]])

@@ -8,25 +8,18 @@ one of its fixtures takes long. ``pytest --whole --record-durations`` on a quiet
 file. A test that is not in the file is quick. The marker ``quick`` keeps a slow test in the quick
 set: of an area whose tests are all slow, one test has it. A file in which every test is recorded as
 slow is not even imported.
-
-Workers start the files that take longest first, so that none is left with a long file at the end.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from xdist.workermanage import WorkerController
 
 DURATIONS = Path(__file__).resolve().parents[1] / "durations.json"
 SLOW_S = 0.3
@@ -35,8 +28,6 @@ SLOW_FIXTURE_S = 1.0
 """Limit for one fixture of a wider scope: many tests share its time."""
 KEPT_S = 0.2
 """Shorter durations are not recorded."""
-UNRECORDED_S = 0.03
-"""Mean duration of a test that is not recorded."""
 WORKERS = 2
 """Processes of a run without a path."""
 
@@ -122,48 +113,6 @@ class SlowTests:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.leave_out:
             terminalreporter.write_line("Slow tests were left out: pytest --whole runs all tests.")
-
-
-class LongestFirst:
-    """Workers get the files that take longest first; ``--no-loadscope-reorder`` keeps the order.
-
-    Else pytest-xdist starts with the files that have most tests, and files with a few long tests
-    are left for the end, when the other workers have nothing to do.
-    """
-
-    def __init__(self, config: pytest.Config, durations: dict[str, float]) -> None:
-        self.durations = durations
-        if hasattr(config, "workerinput"):
-            self.sorts = config.workerinput["longest_first"]
-        else:
-            self.sorts = bool(config.getoption("loadscopereorder", False))
-            config.option.loadscopereorder = False
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: WorkerController) -> None:
-        """Pass the choice of the main process to a worker."""
-        node.workerinput["longest_first"] = self.sorts
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        if self.sorts and hasattr(config, "workerinput"):
-            seconds = self.seconds_of_files(item.nodeid for item in items)
-            items.sort(key=lambda item: -seconds[item.nodeid.split("::")[0]])
-
-    def seconds_of_files(self, nodeids: Iterable[str]) -> dict[str, float]:
-        """Expected duration of each file, by its tests."""
-        files: dict[str, set[str]] = defaultdict(set)
-        seconds: dict[str, float] = defaultdict(float)
-        for nodeid in nodeids:
-            file, key = nodeid.split("::")[0], key_of_test(nodeid)
-            files[file].add(key)
-            seconds[file] += 0 if key in self.durations else UNRECORDED_S
-        for file, keys in files.items():
-            # Exact in any order of the set, so that all workers sort alike.
-            seconds[file] += math.fsum(self.durations.get(key, 0) for key in keys)
-        return seconds
 
 
 class DurationRecorder:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 
 def children(pid: int | None = None) -> list[int]:
-    """Direct children of ``pid``, or of this process; none if ``pid`` is dead."""
+    """Direct children of ``pid``, or of this process; none if ``pid`` is dead.
+
+    The processes that multiprocessing keeps for this process are left out.
+    """
     found: list[int] = []
     # A process may end between any two of these reads.
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
             with contextlib.suppress(OSError):
                 found += map(int, (task / "children").read_text().split())
-    return found
+    # Other tests of this worker have started them.
+    kept = (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)
+    return [one for one in found if one not in kept]
 
 
 def below(pid: int | None = None) -> list[int]:
