@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import processes
 import pytest
 
 import envs
@@ -28,25 +28,23 @@ COMMAND = f"{sys.executable} {SCRIPT}"
 ONE, TWO = ToolContext(session="one"), ToolContext(session="two")
 
 
-def children() -> set[int]:
-    """Processes that this one has started and not yet seen end."""
-    pids = set()
-    for thread in Path("/proc/self/task").iterdir():
-        # A thread may end while this is read.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            pids |= {int(pid) for pid in (thread / "children").read_text().split()}
-    return pids
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     loop_thread.run(asyncio.sleep(0))  # One for all, from the first use on.
-    before = children(), threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    before = (
+        set(processes.children()),
+        threading.active_count(),
+        len(list(Path("/proc/self/fd").iterdir())),
+    )
     yield
     deadline = time.monotonic() + 5
     while True:
         # The SDK's own pool of HTTP connections may close a socket after its context.
-        after = children(), threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+        after = (
+            set(processes.children()),
+            threading.active_count(),
+            len(list(Path("/proc/self/fd").iterdir())),
+        )
         if after[0] <= before[0] and after[1:] <= before[1:]:
             return
         assert time.monotonic() < deadline, f"{before} became {after}"
@@ -284,7 +282,7 @@ async def test_each_episode_may_have_a_server_of_its_own():
         for _ in range(2):
             await process.end("three")
             await process.end("one")
-        assert children() == {both[1]}
+        assert set(processes.children()) == {both[1]}
         assert made._places._value == 1
         await end(both[1], made, "two")
         with pytest.raises(ToolFailure, match="has ended, and with it the") as lost:
