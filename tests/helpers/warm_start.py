@@ -9,6 +9,7 @@ that starts from nothing: ``subprocess``.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import importlib
@@ -175,6 +176,7 @@ def _server() -> socket.socket:
             check=True,
             timeout=START_S,
         )
+    atexit.register(ours.close)
     ours.settimeout(START_S)
     assert ours.recv(5) == b"ready"
     return ours
