@@ -165,6 +165,9 @@ def main() -> int:
     parser.add_argument("--python", default=None)
     parser.add_argument("--user", type=int, default=None)
     parser.add_argument("--only", default="", help="a part of the names of the kinds")
+    parser.add_argument(
+        "--runs", type=int, default=1, help="runs of a kind, of which the median counts"
+    )
     parser.add_argument("--save", action="store_true", help="add the figures to RESULTS")
     parser.add_argument("--inner", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -175,11 +178,14 @@ def main() -> int:
     with _readable_copy(options.user) as folder:
         for kind in KINDS:
             if options.only in kind.name:
-                row = measure(kind, options, folder)
+                runs = [measure(kind, options, folder) for _ in range(options.runs)]
+                row = sorted(runs, key=lambda row: (row["escaped"], row["peak"]))[len(runs) // 2]
+                row["escaped"] = any(run["escaped"] for run in runs)
                 rows.append(row)
-                print(
-                    "{kind:<55} {peak:>5} {end_s!s:>5} {took_s:>6} {status} {detail}".format(**row)
+                line = "{kind:<55} {peak:>5} {end_s!s:>5} {took_s:>6} {status} {detail}".format(
+                    **row
                 )
+                print(line, f"(at most {max(run['peak'] for run in runs)})")
     if options.save:
         save(options.backend + (", user" if options.user else ""), rows)
     return 0 if all(not row["escaped"] and row["peak"] <= 1.25 for row in rows) else 1

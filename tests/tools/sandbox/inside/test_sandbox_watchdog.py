@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tools.sandbox.inside.supervisor import watchdog
+from tools.sandbox.inside.supervisor import usage, watchdog
 
 REQUEST = {"memory_mb": 1024, "disk_mb": 64, "total_cpu_s": 1000.0, "processes": 16}
 CONFIG = SimpleNamespace(isolation="namespaces", group_events_fd=-1, proc_fd=-1)
@@ -20,23 +20,22 @@ WORKDIR = SimpleNamespace(private=True, folder="/tmp")
 def checks(monkeypatch):
     """Function that ticks a watchdog, and returns at which of the ticks it checked the run.
 
-    Its argument is a list of ticks: the milliseconds since the start, the milliseconds of processor
-    time that the program has used, and the number of its processes.
+    Its arguments are ticks: the milliseconds since the start, the milliseconds of processor
+    time that the program has used, and the number of its processes; and the processor seconds of
+    a check, because a slow one delays the next one.
     """
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
-    def checks(*ticks):
+    def checks(*ticks, check_s=0.0):
         at = SimpleNamespace(now=0, computed=0, members=[process.pid])
+        seen = []
         clock = SimpleNamespace(
-            monotonic=lambda: at.now / 1000,
-            # A check costs nothing here; a slow one would delay the next one.
-            thread_time=lambda: 0.0,
+            monotonic=lambda: at.now / 1000, thread_time=lambda: len(seen) * check_s
         )
         monkeypatch.setattr(watchdog, "time", clock)
         monkeypatch.setattr(watchdog, "processor_s", lambda pid: at.computed / 1000)
         child = SimpleNamespace(pid=process.pid, cpu_s=0.0)
         guard = watchdog.Watchdog(CONFIG, WORKDIR, REQUEST, child, lambda: at.members)
-        seen = []
         monkeypatch.setattr(guard, "_check", lambda: seen.append(at.now) or "")
         for now, computed, processes in ticks:
             at.now, at.computed, at.members = now, computed, [process.pid] * processes
@@ -154,28 +153,28 @@ def usage_of(cpu_s, children_s=0.0):
 
 
 def test_a_child_that_its_parent_reaps_counts_once():
-    unreaped = watchdog._UnreapedTime()
+    unreaped = usage.UnreapedTime()
     assert unreaped.update({PARENT: usage_of(0.1), CHILD: usage_of(0.5)}, 0.0) == 0
     assert unreaped.update({PARENT: usage_of(0.7, 0.6)}, 0.0) == 0
     assert unreaped.update({PARENT: usage_of(0.7, 0.6)}, 0.0) == 0
 
 
 def test_a_child_that_is_reaped_after_its_parent_was_measured_counts_once():
-    unreaped = watchdog._UnreapedTime()
+    unreaped = usage.UnreapedTime()
     unreaped.update({PARENT: usage_of(0.1), CHILD: usage_of(0.5)}, 0.0)
     assert unreaped.update({PARENT: usage_of(0.1)}, 0.0) == 0
     assert unreaped.update({PARENT: usage_of(0.7, 0.6)}, 0.0) == 0
 
 
 def test_a_child_that_the_supervisor_reaps_counts_once():
-    unreaped = watchdog._UnreapedTime()
+    unreaped = usage.UnreapedTime()
     unreaped.update({PARENT: usage_of(0.1), CHILD: usage_of(0.5)}, 0.0)
     assert unreaped.update({PARENT: usage_of(0.1)}, 0.6) == 0
     assert unreaped.update({PARENT: usage_of(0.1)}, 0.6) == 0
 
 
 def test_a_child_that_no_process_reaps_counts_from_the_second_check_after_its_end():
-    unreaped = watchdog._UnreapedTime()
+    unreaped = usage.UnreapedTime()
     unreaped.update({PARENT: usage_of(0.1), CHILD: usage_of(0.5)}, 0.0)
     assert unreaped.update({PARENT: usage_of(0.1)}, 0.0) == 0
     assert unreaped.update({PARENT: usage_of(0.1)}, 0.0) == 0.5
@@ -183,7 +182,7 @@ def test_a_child_that_no_process_reaps_counts_from_the_second_check_after_its_en
 
 
 def test_a_process_that_a_list_missed_is_not_taken_for_ended():
-    unreaped, here = watchdog._UnreapedTime(), os.getpid()
+    unreaped, here = usage.UnreapedTime(), os.getpid()
     unreaped.update({here: usage_of(0.5)}, 0.0)
     for _ in range(3):
         assert unreaped.update({}, 0.0) == 0
@@ -222,13 +221,18 @@ def test_shared_memory_is_measured_rarely_but_always_before_a_run_is_let_beyond_
     assert measured(50)
 
 
-def test_files_are_looked_at_early_and_measured_only_if_many_were_written(
-    checks, monkeypatch, tmp_path
-):
-    free = SimpleNamespace(bytes=1 << 30)
-    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: free.bytes)
+def test_files_that_may_have_reached_their_limit_are_checked_at_once(checks, monkeypatch):
+    mib = iter([0, 30, 60, 65])  # written at the start, and at each look
+    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: 1024 - next(mib) << 20)
+    monkeypatch.setattr(watchdog, "_PROCESSORS", 2)
     monkeypatch.setattr(WORKDIR, "private", False)
-    assert checks((7, 1, 1), (9, 9, 1), (21, 19, 1)) == [21]
-    written = iter([1 << 30, (1 << 30) - (17 << 20)])  # at the start, at the first look
-    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: next(written))
-    assert checks((7, 1, 2), (9, 9, 2)) == [9]
+    # At 8 GiB a second, the 34 MiB that are left at the first look last for 4.2 ms.
+    assert checks((1, 1, 2), (4, 4, 2), (5.5, 5, 2), (6, 6, 2), (6.7, 6, 2)) == [6.7]
+
+
+def test_files_that_only_a_neighbour_fills_cost_an_eighth_of_a_core(checks, monkeypatch):
+    mib = iter(range(0, 100_000, 65))  # a new look always finds that the limit may be reached
+    monkeypatch.setattr(watchdog, "free_bytes", lambda folder: (1 << 40) - (next(mib) << 20))
+    monkeypatch.setattr(WORKDIR, "private", False)
+    seen = checks(*[(now, now, 2) for now in range(1, 1001)], check_s=0.002)
+    assert 60 <= len(seen) <= 70  # of 2 ms each: 125 ms of a second, and 6 ms at its start

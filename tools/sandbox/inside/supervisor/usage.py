@@ -220,3 +220,44 @@ def has_memory(pid: int) -> bool:
         return int(_stat(f"/proc/{pid}/stat")[21]) > 0
     except OSError:
         return False
+
+
+class UnreapedTime:
+    """Counts the processor time of ended processes that no process reaped.
+
+    This happens, for example, if a program ignores SIGCHLD.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, Usage] = {}
+        self._reaped_s = 0.0
+        self._pending_s = 0.0
+        self._total_s = 0.0
+
+    def update(self, used: dict[int, Usage], reaped_s: float) -> float:
+        """The total processor seconds of such processes, as of the check that measured ``used``.
+
+        A process may be reaped between the measurements of itself and of its parent, so its time
+        counts only if the next check does not find that time with the parent either.
+
+        Args:
+            used: usage of each process.
+            reaped_s: processor seconds of the processes that the supervisor has reaped.
+        """
+        last = self._last
+        # A process may also be missing because its parent ended while the list was made.
+        alive = (pid for pid in last if pid not in used and _exists(pid))
+        self._last = used | {pid: last[pid] for pid in alive}
+        ended_s = sum(one.cpu_s for pid, one in last.items() if pid not in self._last)
+        found_s = reaped_s - self._reaped_s
+        self._reaped_s = reaped_s
+        for pid, one in used.items():
+            found_s += one.children_s - (last[pid].children_s if pid in last else 0.0)
+        self._total_s += max(0.0, self._pending_s - max(0.0, found_s - ended_s))
+        self._pending_s = max(0.0, ended_s - found_s)
+        return self._total_s
+
+
+def _exists(pid: int) -> bool:
+    # A plain os call, because checks are frequent.
+    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110

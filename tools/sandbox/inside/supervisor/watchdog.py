@@ -1,8 +1,5 @@
 """Enforces limits of a run's total usage, which the kernel itself can enforce only by cgroups."""
 
-# Plain os calls: this code runs every 25 ms beside each program.
-# ruff: noqa: PTH110
-
 from __future__ import annotations
 
 import contextlib
@@ -19,10 +16,12 @@ from tools.sandbox.inside.workdir import MAX_FILES, WorkDir, disk_use, free_byte
 
 _FIRST_S = 0.02
 """Seconds before the first check. A program that ends earlier is never checked."""
-_FIRST_FILES_S = 0.008
-"""Seconds before the first check of the files, for a run without a private file system."""
 _SHARE = 8
 """Checks use at most one core divided by this number: an eighth of a core."""
+_BURST_S = 0.006
+"""Processor seconds that checks may use at once after a time with few checks."""
+_LOOK_S = 0.001
+"""Shortest time between looks at the room that is left for files, in seconds."""
 _LEAST_S, MOST_S = 0.004, 0.025
 """Shortest and longest time between checks, in seconds. Near a limit, checks are more frequent."""
 _BYTES_PER_S = 4 << 30
@@ -80,10 +79,13 @@ class Watchdog:
         self._held: dict[int, tuple[int, int]] = {}
         """For each process, its resident bytes at its first and at its last check."""
         self._started_s = processor_s(child.pid)
-        self._unreaped = _UnreapedTime()
+        self._unreaped = usage.UnreapedTime()
         self._shared = _SharedMemory()
-        self._next = time.monotonic() + (_FIRST_FILES_S if self._files else _FIRST_S)
-        self._looks_at_files = self._files is not None
+        self._budget_s = _BURST_S
+        """Processor seconds that the next checks may use; negative if the last ones used more."""
+        self._refilled = time.monotonic()
+        self._next = self._refilled + _FIRST_S
+        self._look = self._refilled if self._files else math.inf
         self._pause_s = MOST_S
         self._stopped = False
         """Whether the caller has stopped the run's processes."""
@@ -91,7 +93,8 @@ class Watchdog:
     @property
     def next_check_s(self) -> float:
         """Seconds until the next check is due."""
-        return min(MOST_S, max(_LEAST_S / 2, self._next - time.monotonic()))
+        due_s = min(self._next, self._look) - time.monotonic()
+        return min(MOST_S, max(_LOOK_S, due_s))
 
     def tick(self, *, now: bool = False) -> str:
         """Check the run if a check is due. Returns the status with which to end the run, or "".
@@ -100,23 +103,27 @@ class Watchdog:
             now: whether to check everything now. If True, the caller must have stopped the
                 processes.
         """
-        if not now and (time.monotonic() < self._next or self._can_wait()):
+        if not now and not self._due():
             return ""
         before = time.thread_time()  # on a busy machine, a cheap check may take long
         self._stopped = now
         verdict = self._check()
         spent_s = time.thread_time() - before - self._shared.spent_s
-        spent_s -= self._files.spent_s if self._files else 0.0
-        self._next = time.monotonic() + max(self._pause_s, spent_s * (_SHARE - 1))
+        self._budget_s -= spent_s - (self._files.spent_s if self._files else 0.0)
+        self._next = time.monotonic() + max(self._pause_s, -self._budget_s * _SHARE)
         return verdict
 
-    def _can_wait(self) -> bool:
-        if self._looks_at_files and self._files is not None:
-            self._looks_at_files = False
-            if self._files.hardly_written():
-                self._next += _FIRST_S - _FIRST_FILES_S
+    def _due(self) -> bool:
+        """Whether to check the run now: at its time, or earlier if its files may be too large."""
+        now = time.monotonic()
+        self._budget_s = min(_BURST_S, self._budget_s + (now - self._refilled) / _SHARE)
+        self._refilled = now
+        if self._files and now >= self._look:
+            room = self._files.room()
+            self._look = now + max(_LOOK_S, self._seconds_to_fill(room))
+            if room < 0 and self._budget_s > 0 and not self._files.slow:
                 return True
-        return self._starts_slowly()
+        return now >= self._next and not self._starts_slowly()
 
     def _starts_slowly(self) -> bool:
         """Whether the first check can wait once more, because the program has hardly computed.
@@ -186,8 +193,11 @@ class Watchdog:
 
     def _check_before(self, left: int) -> None:
         """Schedule the next check before the program can use up ``left`` bytes."""
-        left_s = left / (_BYTES_PER_S * min(_PROCESSORS, self._processes))
-        self._pause_s = min(self._pause_s, max(_LEAST_S, left_s))
+        self._pause_s = min(self._pause_s, max(_LEAST_S, self._seconds_to_fill(left)))
+
+    def _seconds_to_fill(self, left: int) -> float:
+        processors: int = min(_PROCESSORS, self._processes)
+        return left / (_BYTES_PER_S * processors)
 
     def _ending_memory(self, used: dict[int, usage.Usage]) -> int:
         """Bytes of memory that ending processes can still hold: their growth between checks.
@@ -278,46 +288,6 @@ class _SharedMemory:
         return self._bytes
 
 
-class _UnreapedTime:
-    """Counts the processor time of ended processes that no process reaped.
-
-    This happens, for example, if a program ignores SIGCHLD.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[int, usage.Usage] = {}
-        self._reaped_s = 0.0
-        self._pending_s = 0.0
-        self._total_s = 0.0
-
-    def update(self, used: dict[int, usage.Usage], reaped_s: float) -> float:
-        """The total processor seconds of such processes, as of the check that measured ``used``.
-
-        A process may be reaped between the measurements of itself and of its parent, so its time
-        counts only if the next check does not find that time with the parent either.
-
-        Args:
-            used: usage of each process.
-            reaped_s: processor seconds of the processes that the supervisor has reaped.
-        """
-        last = self._last
-        # A process may also be missing because its parent ended while the list was made.
-        missed = {pid: one for pid, one in last.items() if pid not in used and _exists(pid)}
-        self._last = used | missed
-        ended_s = sum(one.cpu_s for pid, one in last.items() if pid not in self._last)
-        found_s = reaped_s - self._reaped_s
-        self._reaped_s = reaped_s
-        for pid, one in used.items():
-            found_s += one.children_s - (last[pid].children_s if pid in last else 0.0)
-        self._total_s += max(0.0, self._pending_s - max(0.0, found_s - ended_s))
-        self._pending_s = max(0.0, ended_s - found_s)
-        return self._total_s
-
-
-def _exists(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
-
-
 class _Files:
     """Measures the files of a run that has no private file system.
 
@@ -345,11 +315,12 @@ class _Files:
         ``trouble``."""
         self._lost = 0
         """Sum of all decreases of the file system's free bytes since the start."""
-        self._slow = False
+        self.slow = False
+        """Whether the last measurement took long."""
 
-    def hardly_written(self) -> bool:
-        """Whether the file system's free bytes have decreased by at most a quarter of the limit."""
-        return self._free - free_bytes(self._folder) <= self._limit // 4
+    def room(self) -> int:
+        """Bytes that the run can still write, if only it has written since the last measurement."""
+        return self.left - (self._free - free_bytes(self._folder))
 
     def trouble(self, entries: list[int], maps: dict[int, bytes], *, stopped: bool) -> str:
         """Measure the files if this is due. Returns a description of the exceeded limit, or "".
@@ -367,14 +338,15 @@ class _Files:
         free = free_bytes(self._folder)
         self._lost += max(0, self._seen - free)
         self._seen = free
-        if time.monotonic() < self._next and not stopped and self._free - free <= self.left:
+        full = self._free - free > self.left
+        if time.monotonic() < self._next and not stopped and not full:
             return ""
         before = time.thread_time()
         self._free = free
         # Stopping is visible to the program, so it is left out while the run can hide little.
         pause = not stopped and (free == 0 or self._lost > self._limit // 2)
         size, count, certain = 0, 0, False
-        if not (pause and self._slow):
+        if not (pause and (full or self.slow)):
             size, count, certain = self._measure(entries, maps)
         if pause and not certain:
             with processes.paused(self._members) as members:
@@ -383,7 +355,7 @@ class _Files:
                 size, count, _ = self._measure(entries, maps)
         self.left = self._limit - size
         self.spent_s = time.thread_time() - before
-        self._slow = self.spent_s > _LEAST_S
+        self.slow = self.spent_s > _LEAST_S
         self._next = time.monotonic() + self.spent_s * (_SHARE - 1)
         if size > self._limit:
             return f"files exceed {self._limit >> 20} MiB"
