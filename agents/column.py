@@ -40,7 +40,8 @@ class Column(MutableSequence[N]):
         self._buffer = _array(values, np.dtype(dtype))
         self._count = len(self._buffer)
         self._viewed = isinstance(values, Column | np.ndarray)
-        """Whether others may read the buffer's entries, which are then copied before a change."""
+        """Whether an array outside of the column shares the buffer. If so, the entries are copied
+        before one of them changes."""
 
     @property
     def array(self) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 A conversation is a list of tokens that starts with the first message. Sampled tokens are kept as
 sampled. An observation adds exactly the tokens that the chat template puts between two assistant
 messages. Nothing is decoded and encoded again, and no content can become a special token: the
-output of a program cannot end its message or begin another role's.
+output of a program cannot end its message or begin a message of another role.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class CapturedEpisode:
     Args:
         renderer: turns messages into tokens.
         policy: samples completions.
-        sampling: sampling parameters, which override the agent's. The agent can only lower
+        sampling: sampling parameters, which override those of the agent. The agent can only lower
             ``max_tokens`` and add stop strings.
         session: the episode's name, for the policy's cache.
         limits: limits of the episode.

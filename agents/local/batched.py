@@ -174,7 +174,7 @@ class _RowLayer(CacheLayerMixin):
         return keys, values
 
     def reserve(self) -> None:
-        """Change the numbers of rows and positions to the span's. Values that fit are kept."""
+        """Resize to the span's numbers of rows and positions. Values that fit are kept."""
         if self._rows:
             former = self._rows
             self.lazy_initialization(*former)

@@ -37,7 +37,7 @@ class WeightFolders:
     Args:
         parent: a folder that the servers see under the same path. None selects shared memory, or
             the temporary folder if shared memory lacks room.
-        adapter: the content of ``adapter_config.json``, or None if the weights are a whole model's.
+        adapter: the content of ``adapter_config.json``, or None for the weights of a whole model.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class WeightFolders:
             version: version of the weights, which is part of the folder's name.
 
         Raises:
-            UnfitWeights: a weight is not finite, or the names differ from the first version's.
+            UnfitWeights: a weight is not finite, or the names differ from those of the first
+                version.
             OSError: the folder cannot be written, or the folders are closed.
         """
         with self._lock:

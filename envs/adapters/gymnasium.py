@@ -66,7 +66,7 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
         return self.observe(self.state.env.reset(seed=task)[0])
 
     def turn(self, action: Action) -> Reply:
-        """Take the action in the foreign environment; reply to an invalid one with an error."""
+        """Take the action in the foreign environment; reply to an invalid action with an error."""
         state = self.state
         try:
             move = self.act(str(action))

@@ -157,7 +157,7 @@ class GeneratedTasks:
         return self.draw(index).as_code_task()
 
     def draw(self, index: int) -> GeneratedTask:
-        """Task ``index``, with its recipe.
+        """Task ``index`` as a :class:`GeneratedTask`, which also has the recipe of its program.
 
         Raises:
             IndexError: the index is out of range.

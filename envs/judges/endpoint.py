@@ -148,7 +148,7 @@ class EndpointChooser:
         self._endpoint = endpoint
 
     async def __call__(self, messages: Sequence[Message], options: Sequence[str]) -> list[float]:
-        """See ``envs.judges.chooser.Chooser``.
+        """The probabilities of the options as the next words; see ``envs.judges.chooser.Chooser``.
 
         Raises:
             ToolFailure: the model did not respond in time.

@@ -175,7 +175,7 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         return go_on(observation, tool_calls=records)
 
     def _answered(self, action: Action) -> Reply | Awaitable[Reply]:
-        """End the episode; await only if a process must compare the answer."""
+        """The reply that ends the episode: awaitable if a process must compare the answer."""
         finished = action.finish_reason not in OVER_LENGTH
         return self._end(action, self._answer(action) if finished else None)
 
@@ -297,9 +297,9 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
 
 def _syntax(options: MathOptions) -> Syntax:
-    """The syntax of calls: the chat template's, or tags.
+    """The syntax of calls: that of the chat template, or tags.
 
-    The tags are ReTool's if the Python interpreter is among the tools.
+    If the Python interpreter is among the tools, the tags are those of ReTool.
     """
     if options.syntax == CHAT.name:
         return CHAT

@@ -2,7 +2,7 @@
 
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), section 6.1.
 The rule for yes and no is HotpotQA's (Yang et al., 2018, official evaluation). Texts are normalised
-before the comparison, by SQuAD's normaliser or by R1-Searcher's.
+before the comparison, by the normaliser of SQuAD or of R1-Searcher.
 """
 
 from __future__ import annotations

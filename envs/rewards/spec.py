@@ -1,7 +1,8 @@
 """Parser of weighted sums of names: ``f1 + 0.1*research_format``.
 
-The syntax is a subset of Python's: names, calls with literals, numbers as weights, ``+``, ``-``,
-``*`` and parentheses. Commas and lists also mean sums. The text is parsed and never executed.
+The syntax is a subset of that of Python: names, calls with literals, numbers as weights, ``+``,
+``-``, ``*`` and parentheses. Commas and lists also mean sums. The text is parsed and never
+executed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ Generation halts at ``</search>``. The environment inserts the result, and the m
 action without a search ends the episode, whether it contains an answer or not. As in ReSearch, a
 mistake in the format earns a reward of 0 and causes no message to the agent.
 ``envs.search.protocol`` has the other formats and their rewards. Questions come from an invented
-world or a data set. Passages come from the world, the rows, an index or a server.
+world or a data set. Passages come from the same world, from the data set's rows, from an index or
+from a server.
 """
 
 from __future__ import annotations

@@ -74,9 +74,10 @@ class Protocol:
     instructions: str
     """The rules, for a system message."""
     answer: Callable[[str], str | None]
-    """Returns the answer in a whole text, or None if there is none."""
+    """Returns the answer that the whole text of an episode contains, or None without an answer."""
     fault: Callable[[str], str | None]
-    """Describes the first violation of the format in a whole text. None if there is none."""
+    """Describes the first violation of the format in the whole text of an episode, or returns
+    None."""
     pay: Mapping[str, Mapping[str, Pay]]
     """Rewards by variant, then by "code" or "paper"; the first variant is the default."""
     numbered: Callable[[int, Passage], str] | None = None
@@ -121,7 +122,7 @@ class Protocol:
         return self.syntax.wrap("\n".join(lines))
 
     def scores(self, answer: str | None, text: str, golds: Sequence[str]) -> dict[str, float]:
-        """Scores of a whole text: named metrics that are not rewards."""
+        """Scores of an episode's whole text: named metrics that are not rewards."""
         right, share = 0.0, 0.0
         if answer is not None:
             right = exact_match(answer, golds, self.normalize)

@@ -128,7 +128,7 @@ class TokenRewardModel:
     beta: float = 0.05
     """Factor of the model's log-ratios in the model's own loss (only for ``implicit``)."""
     lr_ratio: float = 2.0
-    """Learning rate of the model, as a multiple of the policy's."""
+    """Learning rate of the model, as a multiple of the policy's learning rate."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -68,7 +68,7 @@ class OutlierMask(CorrectionRule):
     name = "outlier-mask"
 
     def weights(self, ratios: SamplerRatios, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """0 in episodes in which some rho is outside the bounds, 1 in others."""
+        """0 for episodes in which some rho is outside the bounds, 1 for all other episodes."""
         outside = ratios.anywhere((ratios.rho < low) | (ratios.rho > high))
         return (~outside).to(ratios.rho.dtype), outside
 

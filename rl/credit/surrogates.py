@@ -72,7 +72,7 @@ class Clip(_Clipped):
     name = "clip"
 
     def loss(self, ratios: Ratios) -> SurrogateLoss:
-        """:func:`rl.credit.ratios.clipped_surrogate`."""
+        """PPO's clipped loss of each token (:func:`rl.credit.ratios.clipped_surrogate`)."""
         return self._clip(ratios, ratios.log_ratio().exp())
 
 
@@ -94,7 +94,7 @@ class Reinforce(Surrogate):
 class Cispo(_Bounded):
     """-[clip(r, 1 - clip_low, 1 + clip_high)] A log pi: MiniMax-M1, arXiv 2506.13585, equation 4.
 
-    The bounds are not in the paper; 5 is SkyRL's.
+    The paper does not state the bounds. SkyRL's upper bound is 5, which is 1 + clip_high.
     """
 
     name = "cispo"
@@ -232,7 +232,7 @@ class _OfSequences(_Clipped):
 @register
 @dataclass(frozen=True, kw_only=True)
 class Gspo(_OfSequences):
-    """``clip`` with s, the geometric mean of a sequence's r: GSPO, arXiv 2507.18071, equation 5."""
+    """``clip`` of the geometric mean of a sequence's ratios: GSPO, arXiv 2507.18071, equation 5."""
 
     name = "gspo"
 

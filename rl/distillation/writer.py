@@ -185,7 +185,7 @@ def ranking_line(said: Sequence[Conversation], rewards: Sequence[float]) -> dict
 def _answers(
     said: Sequence[Conversation],
 ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """The messages before the assistant's first one, and each conversation's other messages."""
+    """The messages before the first answer, and each conversation's messages from there on."""
     messages = [to_messages(conversation) for conversation in said]
     first = next(n for n, message in enumerate(messages[0]) if message["role"] == "assistant")
     return messages[0][:first], [each[first:] for each in messages]

@@ -132,9 +132,10 @@ def mismatch(log_ratios: Tensor, ages: Tensor) -> dict[str, float]:
 
     Probabilities differ if kernels differ, if weights differ (stale tokens, an update that did not
     arrive), or if the sampler reports the log-probabilities of a distribution from which it does
-    not sample. r is the ratio of the learner's probability to the sampler's. For tokens drawn from
-    the sampler, the divergence KL(sampler || learner) is the mean of k1 = -log r, and also of k3 =
-    r - 1 - log r, which is never negative (Schulman, "Approximating KL divergence", 2020).
+    not sample. r is the learner's probability divided by the sampler's probability. For tokens
+    drawn from the sampler, the divergence KL(sampler || learner) is the mean of k1 = -log r, and
+    also of k3 = r - 1 - log r, which is never negative (Schulman, "Approximating KL divergence",
+    2020).
 
     Args:
         log_ratios: ``[n]``, the learner's log-probability minus the sampler's; on the CPU.

@@ -35,7 +35,7 @@ def load_model(
     """A causal language model in evaluation mode, from a folder, a hub id or a loaded model.
 
     Training keeps evaluation mode: with dropout, the learner's log-probabilities would differ from
-    the sampler's.
+    those of the sampler.
 
     Args:
         path_or_model: a folder in the Hugging Face layout, a hub id, or a model, which is moved to

@@ -16,7 +16,7 @@ from rl.learner.memory.transfers import read
 from rl.learner.settings import OptimizerConfig
 
 WEIGHT, COPY = "weight", "copy"
-"""Names of weights and of float32 copies in a snapshot; other names are AdamW's."""
+"""Names of weights and of float32 copies in a snapshot; all other names come from AdamW."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next step, for all parameters except the critic's."""
+        """The learning rate of the next step, for all parameters except those of the critic."""
         return self.config.lr * self._schedule
 
     @property

@@ -239,7 +239,7 @@ class ScoringModel:
         return self.root.dtype
 
     def parameters(self) -> list[nn.Parameter]:
-        """All trained parameters: the model's, then the critic's."""
+        """All trained parameters: those of the model, then those of the critic."""
         return [p for p in self.model.parameters() if p.requires_grad] + self.critic_parameters()
 
     def critic_parameters(self) -> list[nn.Parameter]:

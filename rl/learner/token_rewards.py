@@ -34,7 +34,8 @@ class TokenRewards:
     Args:
         model: the policy's initial model.
         algorithm: the settings; only ``token_rewards`` is read.
-        optimizer: the policy's optimizer settings; phi's rate is ``lr_ratio`` times the policy's.
+        optimizer: the policy's optimizer settings; phi's learning rate is ``lr_ratio``
+            times that of the policy.
         temperature: sampling temperature of the episodes.
         max_tokens: maximum tokens of one forward pass, padding included.
         memory: activation checkpointing of phi.

@@ -246,7 +246,7 @@ class Updater:
         return self._finish(batch, metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        """State for an exact resumed run, besides the model's weights."""
+        """The state that a run needs, besides the model's weights, to continue exactly."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),

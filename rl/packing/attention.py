@@ -42,7 +42,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Largest difference between packed and separate hidden states that :func:`prepare` accepts, as a
 share of the largest hidden state of the sequence. The key is the type of the weights."""
 COARSE_TOLERANCE = 0.05
-"""The same limit for types with few digits, such as bfloat16."""
+"""Largest accepted difference for types with few digits, such as bfloat16; see ``TOLERANCE``."""
 _variable_length = True
 """Whether packed rows on CUDA use variable-length attention."""
 

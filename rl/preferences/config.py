@@ -83,8 +83,8 @@ class DPOConfig(PreferenceConfig):
     beta: float = 0.1
     """Weight of the log-ratio. Higher values keep the policy nearer to its initial weights."""
     reduction: Reduction = "sum"
-    """How the log-ratios of tokens become an answer's: "sum" (DPO), "mean" over tokens, or
-    "turn-mean" (SWEET-RL)."""
+    """How the log-ratios of an answer's tokens become one number: "sum" (DPO), "mean" over tokens,
+    or "turn-mean" (SWEET-RL)."""
     optimizer: OptimizerConfig = field(
         default_factory=left_out, metadata={"defaults": {"lr": 1e-6, "warmup_steps": 5}}
     )

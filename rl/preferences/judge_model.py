@@ -43,7 +43,7 @@ class LocalChooser:
         self._thread = ThreadPoolExecutor(1, "turnwise-judge")
 
     async def __call__(self, messages: Sequence[Message], options: Sequence[str]) -> list[float]:
-        """See ``envs.judges.chooser.Chooser``.
+        """The probabilities of the options as the next words; see ``envs.judges.chooser.Chooser``.
 
         Raises:
             JudgeFailure: the conversation is longer than the model's context window.

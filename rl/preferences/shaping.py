@@ -1,6 +1,6 @@
 """Reward models as shapings: ``shaping=reward_model(path='runs/rm/checkpoints/last')``.
 
-A reward model reads an episode's sampled tokens, so its vocabulary must be the policy's. The model
+A reward model reads an episode's sampled tokens, so it must have the policy's vocabulary. The model
 is loaded when the first step is shaped.
 """
 

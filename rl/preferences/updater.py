@@ -43,7 +43,7 @@ class PairLosses:
     loss: Tensor
     """A scalar: the mean loss over the pairs of each comparison, summed over the comparisons."""
     differences: Tensor
-    """``[P]``, reward of the better answer of each pair minus the reward of the worse."""
+    """``[P]``, reward of each pair's better answer minus the reward of the worse answer."""
     labels: Tensor
     """``[P]``, probability that the first answer of the pair is better."""
 

@@ -62,7 +62,7 @@ class TrainingLog(Tracker):
         return self
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """See :meth:`Tracker.log`."""
+        """Log a record, and keep it for the curve; see :meth:`Tracker.log`."""
         self._records.append(record)
         super().log(record)
 

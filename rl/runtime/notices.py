@@ -8,7 +8,7 @@ from rl.settings.run import RunConfig
 
 
 def rules_twice(config: RunConfig) -> list[str]:
-    """A notice if prompts contain both a published prompt's rules and the environment's."""
+    """A notice if prompts contain both the rules of a published prompt and of the environment."""
     name = config.chat.template
     if name not in TEMPLATES or not getattr(config.env.options, "instructions", False):
         return []

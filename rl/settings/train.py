@@ -116,7 +116,7 @@ class TrainConfig(TrackingConfig, RunConfig):
     """The adapter to train instead of the model's own weights."""
     learner: str = "local"
     """The learner, which computes updates. "local" computes them in this process; plug-ins add
-    others."""
+    other learners."""
     micro_batch_tokens: int = 4096
     """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
     packing: bool = True

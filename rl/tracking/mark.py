@@ -30,7 +30,7 @@ class Mark:
         self.step = -1
         """The last step with metrics in the tracker, or -1 if there is none."""
         self._keys: set[str] = set()
-        """The metrics of that step that the tracker already has."""
+        """The metrics of ``step`` that the tracker already has."""
         if path is not None and path.exists():
             try:
                 known = json.loads(path.read_text(encoding="utf-8"))

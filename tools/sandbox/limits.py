@@ -64,8 +64,8 @@ class Limits:
         """Check these limits of one run against the sandbox's limits.
 
         Raises:
-            ValueError: the limit of memory or processes exceeds the sandbox's, or the disk limit
-                differs.
+            ValueError: the limit of memory or processes exceeds that of the sandbox, or the disk
+                limit differs.
         """
         for name in ("memory_mb", "processes"):
             inner, bound = getattr(self, name), getattr(outer, name)

@@ -172,7 +172,7 @@ class Sandbox:
             stdin: standard input of the program.
             files: contents by relative path. The sandbox writes these files into the working
                 directory before the program starts.
-            limits: limits of this run, or None for the sandbox's.
+            limits: limits of this run, or None for those of the sandbox.
             collect: relative paths of the files to return. They are returned whatever the run's
                 status. A path component can have wildcards (``*.png``), and ``**`` matches any
                 number of folders.
@@ -180,7 +180,8 @@ class Sandbox:
         Raises:
             SandboxFailure: the sandbox failed twice.
             ValueError: a path leads out of the working directory, the files cannot be written (see
-                docs/sandbox.md), or ``limits`` exceeds the sandbox's.
+                docs/sandbox.md), or ``limits`` exceeds the limits of
+                the sandbox.
         """
         bounds = self._limits(limits)
         request = Request(
@@ -213,7 +214,7 @@ class Sandbox:
             source: the submission.
             tests: tests of any kinds. ``source`` alone determines their order.
             entry_point: the function that each ``CallTest`` calls.
-            limits: limits of each process, or None for the sandbox's.
+            limits: limits of each process, or None for those of the sandbox.
             stop_at_first_failure: whether to report ``not_run`` for the tests after the first
                 failure.
             fresh_process: whether each test has its own process and limits, so that side effects of
@@ -248,9 +249,9 @@ class Sandbox:
 
         Args:
             files: as for ``run``.
-            limits: limits of the session, or None for the sandbox's. ``wall_s`` and ``output_kb``
-                apply to each call. ``cpu_s`` applies to the whole session; None means ``life_s``
-                seconds.
+            limits: limits of the session, or None for those of the sandbox. ``wall_s`` and
+                ``output_kb`` apply to each call. ``cpu_s`` applies to the whole session; None means
+                ``life_s`` seconds.
             idle_s: seconds without a call after which the session ends.
             life_s: seconds after which the session ends in any case.
             permits: permits for the session and its copies, or None for the sandbox's. A server

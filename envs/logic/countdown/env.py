@@ -1,4 +1,4 @@
-"""``countdown-v0``: make a number out of others with ``+ - * /`` and parentheses.
+"""``countdown-v0``: make a number out of other numbers with ``+ - * /`` and parentheses.
 
 ::
 

@@ -112,7 +112,10 @@ class PatientPolicy:
             self._place, self._digit = self._place + 1, 0
 
     def _advance(self, rules: Game) -> None:
-        """Go to the next digit that differs from the best guess's, or to the next position."""
+        """Choose the next digit to try at this position, or at the next one if none is left.
+
+        The digit that the best guess has at the position is not tried again.
+        """
         while True:
             self._digit += 1
             if self._digit > rules.colours:

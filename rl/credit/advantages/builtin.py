@@ -193,7 +193,7 @@ class RewardToGo(Advantage):
 @register
 @dataclass(frozen=True, kw_only=True)
 class Vine(Advantage):
-    """A turn's reward plus the next state's value minus its own, by Monte Carlo (VinePPO)."""
+    """A turn's reward plus the increase in the state's Monte Carlo value (VinePPO)."""
 
     name = "vine"
     rollouts: int = 9

@@ -1,7 +1,7 @@
 """Rewards that depend on an answer's length in tokens. All functions are pure.
 
-The formulas are the papers'. If the authors' code differs, an option or another function computes
-the code's reward.
+The formulas are those of the papers. If the authors' code differs, an option or another function
+computes the code's reward.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from rl.learner.updater import Updater
 class Offloader:
     """Moves an updater's state to the host's memory and back.
 
-    The state consists of the optimizers' moments and float32 copies, and of the models other than
-    the policy's: a reference, a critic's own trunk, token reward models. The policy's weights stay
-    on the learner's device, because the policy's copies are verified against them. Gradients exist
-    only during an update.
+    The state consists of the optimizers' moments and float32 copies, and of all models except the
+    policy: a reference, a critic's own trunk, token reward models. The policy's weights stay on the
+    learner's device, because the policy's copies are verified against them. Gradients exist only
+    during an update.
     """
 
     def __init__(self, updater: Updater) -> None:
@@ -42,7 +42,7 @@ class Offloader:
             yield self._updater.token_rewards.optimizer
 
     def _weights(self) -> dict[Key, Tensor]:
-        """The weights of the models other than the policy's."""
+        """The weights of all models except the policy."""
         rewards = self._updater.token_rewards
         models: dict[str, nn.Module | None] = {
             "reference": copied(self._updater.reference),

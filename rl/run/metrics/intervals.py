@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 ROUNDING = 1e-6
-"""An episode counts as right if its success is at most this far below that of a right episode."""
+"""Largest difference by which rounding can lower the success of a right episode."""
 Z_95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
 

@@ -23,7 +23,7 @@ def reflects(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReflectionRates:
-    """Shares of all answers (Rethinking Reflection in Pre-Training, arXiv 2504.04022)."""
+    """How often answers reflect and are right, as shares of all answers (arXiv 2504.04022)."""
 
     accuracy: float
     """Share of answers that are right."""

@@ -131,11 +131,11 @@ class Activities:
         return partial(self.busy, name)
 
     def change(self, activity: Activity, state: str) -> None:
-        """See :meth:`Activity.enter`."""
+        """Set the state of an activity; see :meth:`Activity.enter`."""
         self._shift(activity, activity.state, state)
 
     def correct(self, activity: Activity, state: str, seconds: float) -> None:
-        """See :meth:`Activity.was`."""
+        """Move past seconds of an activity to ``state``; see :meth:`Activity.was`."""
         with self._lock:
             now = self._clock()
             lasted = now - activity.since

@@ -36,9 +36,10 @@ C = TypeVar("C", bound=Runnable)
 
 
 class _Log(logging.StreamHandler[TextIO]):
-    """Shows warnings on stderr. If stderr cannot be written, warnings are lost without a traceback.
+    """Shows warnings on stderr.
 
-    The next line that the command itself writes to stderr then fails and ends the command.
+    If stderr cannot be written, a warning is lost without a traceback. The command ends as soon as
+    it writes a line of its own to stderr, because this fails.
     """
 
     def handleError(self, record: logging.LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""Backend ``bwrap``: each run has its own user, pid and mount namespaces inside bubblewrap's."""
+"""Backend ``bwrap``: each run has its own user, pid and mount namespaces, inside bubblewrap."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class BwrapLauncher:
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
     ) -> subprocess.Popen[bytes]:
-        """See ``Launcher``."""
+        """Start a zygote; see ``Launcher.launch``."""
         binary = find_bwrap()
         python = interpreter.find(self._python)
         _check_root()
@@ -114,16 +114,16 @@ class BwrapLauncher:
             return process
 
     def started(self, pid: int) -> None:
-        """See ``Launcher``.
+        """Set ``enforced_by`` when the zygote is ready.
 
-        Sets ``enforced_by``, because only a started zygote can be in its cgroup.
+        The zygote is in its cgroup only now.
         """
         self.enforced_by = self._groups[pid].enforced_by
 
     def cleared(self, pid: int) -> bool:
-        """See ``Launcher``.
+        """Remove the cgroup of a killed zygote; returns whether it is gone.
 
-        Only the cgroup must be removed, because files were in private memory.
+        Files were in private memory, so none are left.
         """
         if not self._groups[pid].remove():
             return False

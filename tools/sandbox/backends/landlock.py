@@ -47,7 +47,7 @@ class LocalLauncher:
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
     ) -> subprocess.Popen[bytes]:
-        """See ``Launcher``."""
+        """Start a zygote; see ``Launcher.launch``."""
         python = interpreter.find(self._python)
         confined = self.isolation == "restricted"
         abi = _landlock_abi() if confined else 0
@@ -94,14 +94,14 @@ class LocalLauncher:
         return process
 
     def started(self, pid: int) -> None:
-        """See ``Launcher``.
+        """Set ``enforced_by`` when the zygote is ready.
 
-        Sets ``enforced_by``, because only a started zygote can be in its cgroup.
+        The zygote is in its cgroup only now.
         """
         self.enforced_by = self._groups[pid].enforced_by
 
     def cleared(self, pid: int) -> bool:
-        """See ``Launcher``. Removes the common folder of a killed zygote."""
+        """Remove the folder and the cgroup of a killed zygote; returns whether both are gone."""
         common = self._scratch[pid]
         common.release()  # if it cannot be removed now, a later sweep may remove it
         with contextlib.suppress(OSError):  # supervisors are still deleting their own folders

@@ -1,7 +1,7 @@
 """Parses test code that only compares a call with a literal: ``assert f([1, 2]) == 3``.
 
-The host makes such a call itself. This takes one process instead of two and half the time, and the
-outcome has the returned value. All other test code runs in a separate sandbox.
+The host makes such a call itself. The test then needs one process instead of two and takes half as
+long, and its outcome has the returned value. All other test code runs in a separate sandbox.
 """
 
 from __future__ import annotations

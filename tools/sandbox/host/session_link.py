@@ -1,4 +1,4 @@
-"""The host's end of a session's stream to its supervisor."""
+"""Connects the host to a session's supervisor: sends and receives the session's frames."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class RemoteSandbox:
         Raises:
             SandboxUnavailable: the server is unreachable, rejects the token, or has too weak an
                 isolation.
-            ValueError: the limits exceed the server's.
+            ValueError: the limits exceed those of the server.
         """
         transport = self._transport
         transport.open()
@@ -144,7 +144,7 @@ class RemoteSandbox:
         *,
         collect: Sequence[str] = (),
     ) -> RunResult:
-        """See ``Sandbox.run``."""
+        """Run a program on the server; see ``Sandbox.run``."""
         bounds = limits or self.limits
         message = {
             "source": source,
@@ -165,7 +165,10 @@ class RemoteSandbox:
         stop_at_first_failure: bool = False,
         fresh_process: bool = False,
     ) -> Verdict:
-        """See ``Sandbox.grade``. Values of outcomes that exceed 64 MiB together become None."""
+        """Test a submission on the server; see ``Sandbox.grade``.
+
+        Values after the first 64 MiB of the outcomes together become None.
+        """
         bounds = limits or self.limits
         grading.check(grading.Submission(source, entry_point, bounds, stop_at_first_failure), tests)
         message = {
@@ -187,7 +190,7 @@ class RemoteSandbox:
         idle_s: float = 600.0,
         life_s: float = 3600.0,
     ) -> RemoteSession:
-        """See ``Sandbox.session``. The session ends with the connection to the server."""
+        """A session on the server, which ends with the connection; see ``Sandbox.session``."""
         check_session_times(idle_s, life_s)
         return RemoteSession(
             self._transport, dict(files or {}), limits or self.limits, idle_s, life_s

@@ -41,7 +41,7 @@ class DockerLauncher:
     def launch(
         self, limits: Limits, idle: int, control_fd: int, stderr_fd: int
     ) -> subprocess.Popen[bytes]:
-        """See ``Launcher``."""
+        """Start a zygote; see ``Launcher.launch``."""
         engine.check_present()
         python = interpreter.find(self._python)
         user_id = _USER_IDS[0] + secrets.randbelow(_USER_IDS[1])
@@ -88,13 +88,10 @@ class DockerLauncher:
             os.close(bundle_fd)
 
     def started(self, pid: int) -> None:
-        """See ``Launcher``."""
+        """Do nothing when the zygote is ready."""
 
     def cleared(self, pid: int) -> bool:
-        """See ``Launcher``.
-
-        Nothing is left behind, because all files were in the container's memory.
-        """
+        """True: a killed zygote leaves nothing, because the container kept all files in memory."""
         return True
 
 

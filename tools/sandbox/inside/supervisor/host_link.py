@@ -1,4 +1,4 @@
-"""The supervisor's end of a session's stream to the host."""
+"""Connects a session's supervisor to the host: sends and receives the session's frames."""
 
 from __future__ import annotations
 
