@@ -51,7 +51,9 @@ def _train(
     log = TrainingLog("dpo", folder, config, screen.report, callbacks)
     material = open_comparisons(config, screen.report)
     try:
-        rewarder = PolicyReward(material.model, config.beta, config.reduction, config.memory)
+        rewarder = PolicyReward(
+            *(material.model, config.beta, config.reduction, config.memory), packing=config.packing
+        )
     except ValueError as error:
         raise UsageError(str(error)) from error
     learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)

@@ -17,7 +17,6 @@ from rl.settings.run import run_path
 if TYPE_CHECKING:
     from agents.segment import Segment
     from rl.data.comparisons import TokenComparison
-    from rl.learner.settings import MemoryConfig
     from rl.preferences.reward_model import RewardModel
     from rl.preferences.training import Material, T
     from rl.run.training_log import TrainingLog
@@ -61,7 +60,7 @@ def _of_answers(
     from rl.preferences.updater import PreferenceUpdater
 
     material = open_comparisons(config, screen.report)
-    rewarder = _new(material, config.memory)
+    rewarder = _new(material, config)
     centred = _centred_on(config, material)
     learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     with log:
@@ -92,7 +91,7 @@ def _of_steps(
     from rl.preferences.training import accuracy, learn, open_material
 
     material = open_material(config, read_steps, screen.report)
-    rewarder = _new(material, config.memory)
+    rewarder = _new(material, config)
     rewarder.of_steps = True
     learner = ProcessUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
     with log:
@@ -111,11 +110,11 @@ def _of_steps(
     return result
 
 
-def _new(material: Material[T], memory: MemoryConfig) -> RewardModel:
+def _new(material: Material[T], config: RewardModelConfig) -> RewardModel:
     from rl.preferences.reward_model import RewardModel
 
     try:
-        return RewardModel.from_causal(material.model, memory)
+        return RewardModel.from_causal(material.model, config.memory, packing=config.packing)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -67,11 +67,6 @@ class TokenComparison:
     reward. Empty means 0."""
 
     @property
-    def width(self) -> int:
-        """Number of tokens of the longest answer, including the prompt."""
-        return max(len(segment) for segment in self.segments)
-
-    @property
     def weight(self) -> float:
         """The weight of each pair: 1 / C(K, 2) for K answers."""
         return 1 / comb(len(self.segments), 2)

@@ -8,11 +8,11 @@ module's parameters when its ``forward`` begins. Weights that are read outside t
 from __future__ import annotations
 
 import copy
-import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -25,17 +25,10 @@ from rl.learner.lora import is_adapted, without_adapter
 from rl.learner.memory.activations import check_layers, checkpointed_layers
 from rl.learner.memory.transfers import read, uploaded
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
-from rl.packing.attention import hidden_states, longest_row, prepare
-
-logger = logging.getLogger(__name__)
-
-PLAIN_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Layer types in which a position reads only positions to its left, with or without padding."""
-CPU_ROW_TOKENS = 1024
-"""Number of tokens to which packed rows are filled on a CPU. Longer rows do not fit into its
-caches."""
-_padded: set[str] = set()
-"""Model types whose rows are padded. The log names each type once."""
+from rl.packing.attention import hidden_states, longest_row
+from rl.packing.models import PackingModel, can_pack, needs_mask
+from rl.packing.parts import one_row
+from rl.packing.prefixes import Integers
 
 
 class Scores(NamedTuple):
@@ -159,21 +152,67 @@ class ScoringModule(nn.Module):
         return hidden
 
 
-def needs_mask(model: PreTrainedModel) -> bool:
-    """Whether the model needs an attention mask for padding on the right.
+class TrunkModel(PackingModel):
+    """Computes the last hidden states of sequences with a model without its head.
 
-    Plain causal attention needs no mask, and a mask would select a slower kernel. State-space,
-    convolution and linear-attention layers need one: they are also causal, but may carry a state
-    over the whole row.
+    Args:
+        model: used in place, not copied.
+        memory: activation checkpointing.
+        packing: whether rows are packed, if the model can compute packed rows.
+
+    Raises:
+        ValueError: the model has no layers to checkpoint.
     """
-    config = model.config.to_dict()
-    layer_types = config.get("layer_types")
-    if layer_types is not None:
-        return not set(layer_types) <= PLAIN_LAYERS
-    return "num_attention_heads" not in config and "n_head" not in config
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        memory: MemoryConfig = DEFAULT_MEMORY,
+        *,
+        packing: bool = False,
+    ) -> None:
+        check_layers(model, memory)
+        self.model = model
+        self.memory = memory
+        self.packs = packing and can_pack(model, warns=True)
+        self._needs_mask = needs_mask(model)
+
+    def states(self, sequences: Sequence[Integers]) -> tuple[Tensor, list[Integers]]:
+        """The last hidden states of sequences, in one forward pass.
+
+        Returns:
+            ``[n, H]`` hidden states, and for each sequence the indices of its tokens.
+        """
+        longest = max(map(len, sequences))
+        compute = self._packed if self.fill_tokens(longest, longest) else self._padded
+        with checkpointed_layers(self.model, self.memory):
+            return compute(sequences)
+
+    def _packed(self, sequences: Sequence[Integers]) -> tuple[Tensor, list[Integers]]:
+        row, device = one_row(sequences), self.model.device
+        ids = torch.from_numpy(row.token_ids)[None].to(device)
+        layout = row.layout.map(lambda x: x.to(device))
+        return hidden_states(self.model, ids, layout)[0], row.places
+
+    def _padded(self, sequences: Sequence[Integers]) -> tuple[Tensor, list[Integers]]:
+        lengths = torch.tensor([len(sequence) for sequence in sequences])
+        width = int(lengths.max())
+        ids = torch.zeros(len(sequences), width, dtype=torch.int64)
+        for row, sequence in zip(ids, sequences, strict=True):
+            row[: len(sequence)] = torch.from_numpy(sequence)
+        # In a causal model, padding on the right cannot change a position to its left.
+        mask = (torch.arange(width) < lengths[:, None]).long() if self._needs_mask else None
+        device = self.model.device
+        hidden: Tensor = self.model(
+            input_ids=ids.to(device),
+            attention_mask=None if mask is None else mask.to(device),
+            use_cache=False,
+        ).last_hidden_state
+        places = [width * i + np.arange(len(x)) for i, x in enumerate(sequences)]
+        return hidden.flatten(0, 1), places
 
 
-class ScoringModel:
+class ScoringModel(PackingModel):
     """Scores sampled tokens with the weights of ``model``, which is used in place, not copied.
 
     Args:
@@ -191,7 +230,6 @@ class ScoringModel:
 
     value_trunk: nn.Module | None = None
     """Trunk that computes the hidden states of values, or None if the model's own trunk does."""
-    packs = False
 
     def __init__(
         self,
@@ -207,7 +245,7 @@ class ScoringModel:
             raise ValueError(f"temperature ({temperature}) must be >= 0")
         self.model = model
         self.temperature = temperature or 1.0
-        own_attention = _can_pack(model, warns=packing)
+        own_attention = can_pack(model, warns=packing)
         self.packs = packing and own_attention
         """Whether micro-batches are packed rows."""
         self.root = ScoringModule(
@@ -256,10 +294,14 @@ class ScoringModel:
         whole: bool = False,
     ) -> list[MicroBatch]:
         """Cut the batch into micro-batches for this model; see :meth:`Batch.micro_batches`."""
-        packed = 0
-        if self.packs and _reads_whole_rows(self.model, batch):
-            packed = CPU_ROW_TOKENS if self.device.type == "cpu" else max_tokens
+        packed = self.fill_tokens(max(map(len, batch.rows), default=0), max_tokens)
         return batch.micro_batches(max_tokens, episodes, whole=whole, packed=packed)
+
+    def one_pass(self, batch: Batch) -> MicroBatch:
+        """The whole batch, which has a token, as one micro-batch."""
+        packs = self.fill_tokens(max(map(len, batch.rows)), 1) > 0
+        (micro,) = batch.micro_batches(sys.maxsize, packed=sys.maxsize if packs else 0)
+        return micro
 
     def score(self, micro: MicroBatch) -> TokenScores:
         """Score the micro-batch's tokens at the temperature; see :meth:`ScoringModule.forward`.
@@ -308,34 +350,6 @@ class ScoringModel:
                 f"linear layer (capping or scaling), which the learner does not: use a model "
                 f"whose logits are that layer's output (Qwen, Llama, Mistral, GPT-2, ...)"
             )
-
-
-def _can_pack(model: PreTrainedModel, *, warns: bool) -> bool:
-    # A state's leak into the next sequence can be too small to measure before training.
-    reason = "a layer's state passes from row to row" if needs_mask(model) else prepare(model)
-    if reason is not None and warns:
-        _say_padded(model, reason)
-    return reason is None
-
-
-def _reads_whole_rows(model: PreTrainedModel, batch: Batch) -> bool:
-    """Whether all rows of the batch are short enough for packed rows. Logs the reason if not."""
-    limit, longest = longest_row(model), max(map(len, batch.rows), default=0)
-    if limit is None or longest <= limit:
-        return True
-    _say_padded(
-        model,
-        f"a row has {longest} tokens, and beyond {limit} a layer reads only the newest tokens or "
-        f"rotates all of them differently",
-    )
-    return False
-
-
-def _say_padded(model: PreTrainedModel, reason: str) -> None:
-    family = model.config.model_type
-    if family not in _padded:
-        _padded.add(family)
-        logger.warning("the learner pads rows of %s instead of packing them: %s", family, reason)
 
 
 class BaseModel(ScoringModel):

@@ -217,7 +217,7 @@ def _difference(model: PreTrainedModel) -> str | None:
 
 @torch.no_grad()
 def _measured(model: PreTrainedModel) -> str | None:
-    sequences = _samples(model.get_output_embeddings().out_features)
+    sequences = _samples(model.config.get_text_config().vocab_size)
     (part,) = split(sequences, [[i] for i in range(len(sequences))], sum(map(len, sequences)))
     ordered = [sequences[i] for i in part.sequences]
     row = pack(ordered, part.shared)

@@ -31,6 +31,9 @@ class PreferenceConfig(TrackingConfig, ModelConfig):
     """Comparisons per step. All answers of a comparison are in the same step."""
     micro_batch_tokens: int = 4096
     """Maximum number of tokens per forward pass, including padding. Results do not depend on it."""
+    packing: bool = True
+    """Whether rows are packed without padding, and answers to a prompt compute it once. Results do
+    not depend on it. Models that cannot compute packed rows are padded."""
     memory: MemoryConfig = field(default_factory=left_out)
     """What the learner keeps in the device's memory."""
     max_seconds: float = 0.0

@@ -90,9 +90,9 @@ def load_judge(
     """
     transformers_logging.disable_progress_bar()
     model = load_model(path, device=device, dtype=dtype)
-    return LocalChooser(
-        ScoringModel(model, memory=NO_TRAINING), Renderer(load_tokenizer(path, chat))
-    )
+    # The options of a question share its tokens.
+    scorer = ScoringModel(model, memory=NO_TRAINING, packing=True)
+    return LocalChooser(scorer, Renderer(load_tokenizer(path, chat)))
 
 
 def _segment(context: Sequence[int], word: Sequence[int]) -> Segment:

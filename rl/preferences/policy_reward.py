@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import torch
@@ -31,6 +30,7 @@ class PolicyReward:
         reduction: how an answer's log-ratio is computed from those of its tokens; see
             :func:`rl.preferences.losses.answer_log_ratios`.
         memory: what training keeps in memory. Results do not depend on it.
+        packing: whether rows are packed and share prefixes, if the model can compute such rows.
 
     Raises:
         ValueError: the learner cannot score this kind of model.
@@ -42,14 +42,20 @@ class PolicyReward:
         beta: float,
         reduction: Reduction = "sum",
         memory: MemoryConfig = DEFAULT_MEMORY,
+        *,
+        packing: bool = True,
     ) -> None:
-        self.model = ScoringModel(model, memory=memory)
+        self.model = ScoringModel(model, memory=memory, packing=packing)
         self.beta = beta
         self.reduction = reduction
 
     def parameters(self) -> list[nn.Parameter]:
         """The trained parameters."""
         return self.model.parameters()
+
+    def parts(self, units: Sequence[Sequence[Segment]], max_tokens: int) -> list[list[int]]:
+        """Divide units of answers into forward passes; see ``PreferenceUpdater``'s ``Rewarder``."""
+        return self.model.parts([[s.token_ids for s in unit] for unit in units], max_tokens)
 
     def score(self, segments: Sequence[Segment]) -> Tensor:
         """The reward of each answer, in one forward pass. ``[K]`` float64 on the CPU.
@@ -68,7 +74,7 @@ class PolicyReward:
                 if mask
             ]
         )
-        (micro,) = batch.micro_batches(sys.maxsize)
+        micro = self.model.one_pass(batch)
         logprobs = self.model.score(micro.to(self.model.device)).logprobs.cpu().double()
         # The caller subtracts the reference's part, which sums and means allow.
         return self.beta * answer_log_ratios(

@@ -13,7 +13,7 @@ from rl.data.steps import TokenSteps
 from rl.learner.optimizer import Optimizer
 from rl.learner.settings import OptimizerConfig
 from rl.preferences.reward_model import RewardModel
-from rl.preferences.updater import checked_step, cut
+from rl.preferences.updater import checked_step
 
 
 class ProcessUpdater:
@@ -86,8 +86,8 @@ class ProcessUpdater:
         return found
 
     def _parts(self, solutions: Sequence[TokenSteps]) -> Iterator[list[TokenSteps]]:
-        widths = [len(solution.segment) for solution in solutions]
-        for part in cut(widths, self.max_tokens_per_micro_batch):
+        units = [solution.segments for solution in solutions]
+        for part in self.rewarder.parts(units, self.max_tokens_per_micro_batch):
             yield [solutions[i] for i in part]
 
 
@@ -110,7 +110,7 @@ def step_scores(
         For each solution, ``[S]`` float64 numbers from 0 to 1.
     """
     found = [torch.empty(0)] * len(segments)
-    for part in cut([len(segment) for segment in segments], max_tokens):
+    for part in rewarder.parts([[segment] for segment in segments], max_tokens):
         logits = rewarder.score_steps([segments[i] for i in part], [ends[i] for i in part])
         split = logits.sigmoid().split([len(ends[i]) for i in part])
         for i, scores in zip(part, split, strict=True):

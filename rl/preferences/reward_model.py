@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from agents.segment import Segment
-from rl.learner.memory.activations import check_layers, checkpointed_layers
-from rl.learner.scoring import needs_mask
+from rl.learner.scoring import TrunkModel
 from rl.learner.settings import DEFAULT_MEMORY, NO_TRAINING, MemoryConfig
 
 BIAS = "reward_bias"
@@ -33,26 +33,36 @@ class RewardModel:
     Args:
         model: a sequence classifier with one label. It is not copied.
         memory: what training keeps in memory. Results do not depend on it.
+        packing: whether rows are packed and share prefixes, if the model can compute such rows.
 
     Raises:
         ValueError: the model has another number of labels, or a head that is not a linear layer.
     """
 
-    def __init__(self, model: PreTrainedModel, memory: MemoryConfig = DEFAULT_MEMORY) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        memory: MemoryConfig = DEFAULT_MEMORY,
+        *,
+        packing: bool = True,
+    ) -> None:
         if model.config.num_labels != 1:
             raise ValueError(
                 f"a reward model gives one number, this one {model.config.num_labels}: train one "
                 f"with python -m rl.reward_model"
             )
         self.model = model
-        self.memory = memory
-        self.trunk = model.base_model
-        check_layers(self.trunk, memory)
         self.head = _head(model)
-        self._needs_mask = needs_mask(model)
+        self.rows = TrunkModel(model.base_model, memory, packing=packing)
 
     @classmethod
-    def from_causal(cls, causal: PreTrainedModel, memory: MemoryConfig = DEFAULT_MEMORY) -> Self:
+    def from_causal(
+        cls,
+        causal: PreTrainedModel,
+        memory: MemoryConfig = DEFAULT_MEMORY,
+        *,
+        packing: bool = True,
+    ) -> Self:
         """Make a reward model from a language model's body and a new head of zeros.
 
         The body is not copied.
@@ -74,7 +84,7 @@ class RewardModel:
         new = nn.Linear(_head(model).in_features, 1, bias=False)
         nn.init.zeros_(new.weight)
         model.set_submodule("score", new.to(device=causal.device, dtype=causal.dtype))
-        return cls(model.eval(), memory)
+        return cls(model.eval(), memory, packing=packing)
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
@@ -116,9 +126,18 @@ class RewardModel:
     def of_steps(self, value: bool) -> None:
         self.model.config.update({STEPS: value})
 
+    @property
+    def trunk(self) -> PreTrainedModel:
+        """The model without its head."""
+        return self.rows.model
+
     def parameters(self) -> list[nn.Parameter]:
         """All trained parameters."""
         return [p for p in self.model.parameters() if p.requires_grad]
+
+    def parts(self, units: Sequence[Sequence[Segment]], max_tokens: int) -> list[list[int]]:
+        """Divide units of answers into forward passes; see ``PreferenceUpdater``'s ``Rewarder``."""
+        return self.rows.parts([[s.token_ids for s in unit] for unit in units], max_tokens)
 
     def score(self, segments: Sequence[Segment]) -> Tensor:
         """The score of each answer, at its last token with loss_mask 1. ``[K]`` float64.
@@ -138,22 +157,13 @@ class RewardModel:
         Returns:
             ``[S]`` float64 on the CPU, in the order of the answers.
         """
-        lengths = torch.tensor([max(positions) + 1 for positions in ends])
-        width = int(lengths.max())
-        input_ids = torch.zeros(len(segments), width, dtype=torch.int64)
-        for row, (segment, length) in enumerate(zip(segments, lengths.tolist(), strict=True)):
-            input_ids[row, :length] = torch.tensor(segment.token_ids[:length])
-        # In a causal model, padding on the right cannot change a position to its left.
-        mask = (torch.arange(width) < lengths[:, None]).long() if self._needs_mask else None
-        device = self.head.weight.device
-        with checkpointed_layers(self.trunk, self.memory):
-            output = self.trunk(
-                input_ids=input_ids.to(device),
-                attention_mask=None if mask is None else mask.to(device),
-                use_cache=False,
-            )
-        flat = [row * width + end for row, positions in enumerate(ends) for end in positions]
-        hidden = output.last_hidden_state.flatten(0, 1)[torch.tensor(flat, device=device)]
+        read = [
+            np.asarray(segment.token_ids[: max(positions) + 1], dtype=np.int64)
+            for segment, positions in zip(segments, ends, strict=True)
+        ]
+        states, places = self.rows.states(read)
+        chosen = [at[end] for at, own in zip(places, ends, strict=True) for end in own]
+        hidden = states[torch.tensor(np.array(chosen), device=states.device)]
         precise = torch.promote_types(hidden.dtype, torch.float32)
         scores = nn.functional.linear(hidden.to(precise), self.head.weight.to(precise))[:, 0]
         return scores.cpu().double() + self.bias

@@ -31,6 +31,13 @@ class Rewarder(Protocol):
         """The trained parameters."""
         ...
 
+    def parts(self, units: Sequence[Sequence[Segment]], max_tokens: int) -> list[list[int]]:
+        """Divide units of answers into forward passes of at most ``max_tokens`` tokens.
+
+        A larger unit is a pass of its own. Returns the indices of the units of each pass.
+        """
+        ...
+
     def score(self, segments: Sequence[Segment]) -> Tensor:
         """The reward of each answer, in one forward pass. ``[K]`` float64 on the CPU."""
         ...
@@ -65,9 +72,9 @@ class PreferenceUpdater:
     Args:
         rewarder: the model to train.
         optimizer: the optimizer's settings.
-        max_tokens_per_micro_batch: maximum number of tokens in one forward pass, including padding.
-            All answers to a prompt are in the same pass, even if they have more tokens. Results do
-            not depend on it.
+        max_tokens_per_micro_batch: maximum number of tokens in one forward pass. Padding counts,
+            and a prefix that packed answers share counts once. All answers to a prompt are in the
+            same pass, even if they have more tokens. Results do not depend on it.
 
     Raises:
         ValueError: ``max_tokens_per_micro_batch`` is below 1.
@@ -133,8 +140,8 @@ class PreferenceUpdater:
         return [replace(c, offsets=tuple(next(rewards) for _ in c.segments)) for c in comparisons]
 
     def _parts(self, comparisons: Sequence[TokenComparison]) -> Iterator[list[TokenComparison]]:
-        sizes = [len(c.segments) for c in comparisons]
-        for part in cut([c.width for c in comparisons], self.max_tokens_per_micro_batch, sizes):
+        units = [c.segments for c in comparisons]
+        for part in self.rewarder.parts(units, self.max_tokens_per_micro_batch):
             yield [comparisons[i] for i in part]
 
     def _compare(self, comparisons: Sequence[TokenComparison]) -> PairLosses:
@@ -190,30 +197,8 @@ def rewards_of(
         max_tokens: maximum tokens of one forward pass, padding included.
     """
     found = [0.0] * len(segments)
-    for part in cut([len(s) for s in segments], max_tokens):
+    for part in rewarder.parts([[segment] for segment in segments], max_tokens):
         rewards = rewarder.score([segments[i] for i in part]).tolist()
         for i, reward in zip(part, rewards, strict=True):
             found[i] = reward
     return found
-
-
-def cut(
-    widths: Sequence[int], max_tokens: int, sizes: Sequence[int] | None = None
-) -> Iterator[list[int]]:
-    """Divide items into parts of at most ``max_tokens`` padded tokens, longest items first.
-
-    Args:
-        widths: number of tokens in each item's longest row.
-        max_tokens: maximum number of tokens. A longer item is a part by itself.
-        sizes: number of rows of each item, or None for one each.
-    """
-    rows = [1] * len(widths) if sizes is None else sizes
-    part: list[int] = []
-    for item in sorted(range(len(widths)), key=lambda i: -widths[i]):
-        num_rows = sum(rows[i] for i in part) + rows[item]
-        if part and num_rows * widths[part[0]] > max_tokens:
-            yield part
-            part = []
-        part.append(item)
-    if part:
-        yield part

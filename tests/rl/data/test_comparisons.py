@@ -68,7 +68,7 @@ def test_only_the_answers_words_are_judged(read, renderer):
         learned = [t for t, m in zip(segment.token_ids, segment.loss_mask, strict=True) if m]
         assert learned == [*renderer.splice(answer), renderer.end_token_ids[0]]
     assert first.token_ids[:-3] == second.token_ids[:-2], "the prompt"
-    assert tokens.width == len(first) == len(second) + 1
+    assert len(first) == len(second) + 1
     whole = comparison.answers[0].to_segment(renderer)
     assert from_turn(whole, 0) == whole
     assert sum(whole.loss_mask) == 2 + sum(first.loss_mask)

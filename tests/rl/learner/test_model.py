@@ -13,7 +13,8 @@ from transformers import (
 
 from rl.credit.batch import Batch
 from rl.learner.model import load_model
-from rl.learner.scoring import ScoringModel, needs_mask
+from rl.learner.scoring import ScoringModel
+from rl.packing.models import needs_mask
 from rl.preferences.reward_model import RewardModel
 from rl.rollout.trajectory import Segment
 

@@ -33,13 +33,12 @@ from transformers import (
 
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
-from rl.learner import scoring
 from rl.learner.lora import add_adapter, trained_state
 from rl.learner.model import load_model
 from rl.learner.scoring import ScoringModel
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
-from rl.packing import attention
+from rl.packing import attention, models
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
 from rl.settings.lora import LoraConfig
 
@@ -256,8 +255,8 @@ def test_bfloat16_models_pack_their_rows():
 
 @pytest.fixture
 def warnings(monkeypatch, caplog):
-    monkeypatch.setattr(scoring, "_padded", set())
-    caplog.set_level(logging.WARNING, "rl.learner.scoring")
+    monkeypatch.setattr(models, "_padded", set())
+    caplog.set_level(logging.WARNING, "rl.packing.models")
     return caplog
 
 
@@ -270,7 +269,7 @@ def test_models_that_cannot_pack_are_padded_and_named_once(name, warnings):
         assert not scorer.packs
         (micro,) = scorer.micro_batches(Batch.from_groups(groups()), 10_000)
         assert micro.layout is None
-    (line,) = [r.getMessage() for r in warnings.records if r.name == "rl.learner.scoring"]
+    (line,) = [r.getMessage() for r in warnings.records if r.name == "rl.packing.models"]
     assert line.startswith(f"the learner pads rows of {name} instead of packing them: ")
     assert model.config._attn_implementation == before
 

@@ -34,7 +34,7 @@ def judge(tokenizer):
     model = new_model(tokenizer, recipe, seed=3)
     with torch.no_grad():
         model.lm_head.weight.mul_(4)
-    return LocalChooser(ScoringModel(model), Renderer(tokenizer))
+    return LocalChooser(ScoringModel(model, packing=True), Renderer(tokenizer))
 
 
 def next_logprobs(judge, tokens):

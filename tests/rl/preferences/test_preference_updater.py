@@ -16,7 +16,7 @@ from rl.errors import RunFailure
 from rl.learner.settings import OptimizerConfig
 from rl.preferences.losses import bradley_terry, ranking_loss
 from rl.preferences.reward_model import RewardModel
-from rl.preferences.updater import PreferenceUpdater, cut
+from rl.preferences.updater import PreferenceUpdater
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, max_grad_norm=1e9)
 
@@ -151,9 +151,3 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(rewarder, comparison
         assert parameter.grad is None
     with pytest.raises(ValueError, match=r"max_tokens_per_micro_batch \(0\) must be >= 1"):
         PreferenceUpdater(rewarder, OPTIMIZER, 0)
-
-
-def test_cutting():
-    assert list(cut([3, 9, 4, 1], 9)) == [[1], [2, 0], [3]]
-    assert list(cut([3, 9, 4, 1], 18, [2, 1, 3, 1])) == [[1], [2], [0, 3]]
-    assert list(cut([], 5)) == []
