@@ -80,7 +80,11 @@ async def _finetune(
 
         async with runtime.learning():
             losses = await imitate(
-                supervised(learner.model, config.optimizer, config.memory),
+                supervised(
+                    *(learner.model, config.optimizer, config.memory),
+                    micro_batch_tokens=config.micro_batch_tokens,
+                    packing=config.packing,
+                ),
                 segments,
                 steps=config.steps,
                 batch_size=config.batch_size,

@@ -232,8 +232,8 @@ MODEL_TYPES = re.compile(r"\b(PreTrainedModel|nn\.Module|ScoringModel)\b")
 HOLD_MODELS = (
     "rl/learner/",
     "agents/local/",
-    # What the learner computes packed rows with; it keeps no model.
-    "rl/packing/attention.py",
+    # What the learner computes packed rows with; the models are the learner's.
+    *("rl/packing/attention.py", "rl/packing/models.py"),
     # Counts the learner's memory by running its code on a model without data.
     "rl/planning/learner.py",
     # Commands that train or average a model without a learner.

@@ -53,7 +53,9 @@ class RewardModel:
             )
         self.model = model
         self.head = _head(model)
-        self.rows = TrunkModel(model.base_model, memory, packing=packing)
+        trunk = model.base_model
+        assert isinstance(trunk, PreTrainedModel), "a classifier has a model and a head"
+        self.rows = TrunkModel(trunk, memory, packing=packing)
 
     @classmethod
     def from_causal(

@@ -17,7 +17,12 @@ from rl.rollout.task_order import TaskOrder
 
 
 def supervised(
-    model: PreTrainedModel, optimizer: OptimizerConfig, memory: MemoryConfig = DEFAULT_MEMORY
+    model: PreTrainedModel,
+    optimizer: OptimizerConfig,
+    memory: MemoryConfig = DEFAULT_MEMORY,
+    *,
+    micro_batch_tokens: int = 4096,
+    packing: bool = True,
 ) -> Updater:
     """A learner for supervised training, which trains ``model`` in place.
 
@@ -25,11 +30,18 @@ def supervised(
         model: a causal language model.
         optimizer: settings of the optimizer.
         memory: what is kept in memory. Results do not depend on it.
+        micro_batch_tokens: maximum tokens of one forward pass. Results do not depend on it.
+        packing: whether rows are packed instead of padded. Results do not depend on it.
 
     Raises:
         ValueError: the learner cannot score this kind of model.
     """
-    return Updater(model, ALGORITHMS["grpo"], optimizer, memory=memory)
+    return Updater(
+        *(model, ALGORITHMS["grpo"], optimizer),
+        max_tokens_per_micro_batch=micro_batch_tokens,
+        packing=packing,
+        memory=memory,
+    )
 
 
 async def imitate(

@@ -33,6 +33,11 @@ class SFTConfig(TrackingConfig, RunConfig):
     """The learner's optimizer."""
     lora: LoraConfig = field(default_factory=left_out)
     """The adapter to train instead of the model's own weights."""
+    micro_batch_tokens: int = 4096
+    """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
+    packing: bool = True
+    """Whether the learner packs rows without padding and computes prefixes that they share once;
+    the loss does not depend on it. Models that cannot compute packed rows are padded."""
     memory: MemoryConfig = field(default_factory=left_out)
     """What the learner keeps in the device's memory."""
     test_tasks: int = 512
@@ -45,4 +50,4 @@ class SFTConfig(TrackingConfig, RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, self, "test_tasks", "max_seconds")
-        at_least(1, self, "steps", "batch_size", "demonstrations")
+        at_least(1, self, "steps", "batch_size", "demonstrations", "micro_batch_tokens")

@@ -70,6 +70,26 @@ async def test_the_seed_decides_the_order_and_with_it_the_losses(model):
     assert first != await losses(1)
 
 
+async def test_micro_batches_and_packing_change_no_loss(model):
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    conversations = [conversation([2, i], [i] * (i - 2) + [9]) for i in range(3, 8)]
+    found, longest = [], []
+    model.base_model.register_forward_hook(
+        lambda _, args, given, out: longest[-1].append(given["input_ids"].numel()), with_kwargs=True
+    )
+    for most, packing in ((4096, True), (4096, False), (10, True), (10, False)):
+        model.load_state_dict(state)
+        longest.append([])
+        learner = supervised(model, OPTIMIZER, micro_batch_tokens=most, packing=packing)
+        longest[-1].clear()
+        found.append(await imitate(learner, conversations, steps=3, batch_size=5, seed=0))
+    for losses in found[1:]:
+        assert losses == pytest.approx(found[0], rel=1e-5)
+    # The model reads 3, 4, 5, 6 and 7 tokens.
+    assert longest[:2] == [[25] * 3, [35] * 3]
+    assert all(max(sizes) <= 10 and len(sizes) > 2 * 3 for sizes in longest[2:])
+
+
 async def test_training_stops_when_on_step_returns_false(model):
     seen = []
 
