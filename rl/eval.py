@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,20 +11,30 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.files import discard_if_refused, make_folder, replace_text, write_stdout, writing
+import envs
+from rl.errors import UsageError
+from rl.files import discard_if_refused, make_folder, replace_text, write_stdout
 from rl.run.evaluation_table import table_text
 from rl.run.process.activity import Activities
 from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
-from rl.run.splits import tasks_to_play
+from rl.run.splits import Played, tasks_to_play
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.models import find_model
 from rl.settings.parsing.files import as_values
 from rl.settings.parsing.plain import to_plain
 from rl.settings.run import run_path
 
 if TYPE_CHECKING:
+    from rl.evaluation.comparison import Evaluated
+    from rl.evaluation.measures import Sample
+    from rl.evaluation.store import EpisodeStore
     from rl.rollout.trajectory import TrajectoryGroup
     from rl.tracking.callback import Callback
+    from rl.tracking.tracker import Tracker
+
+SAMPLING = ("temperature", "top_p", "top_k", "max_tokens")
+"""Settings of the sampling that the result states."""
 
 
 async def evaluate(
@@ -47,67 +58,168 @@ async def evaluate(
     times = f", each {config.episodes} times" if config.episodes > 1 else ""
     screen.report(f"playing {played}{times}, policy {config.policy.name}")
     # These load torch; the first lines do not wait for it.
-    from rl.run.metrics.episodes import rollout_metrics, success_of
-    from rl.runtime import EVALUATE, open_runtime
+    from rl.evaluation.store import EpisodeStore
     from rl.tracking.sink import RunInfo
     from rl.tracking.tracker import Tracker
 
-    activities = Activities(on_count=screen.count)
+    other = _other_evaluation(config)
+    store = EpisodeStore(config) if config.out else None
+    if store is not None:
+        store.start(played.tasks)
     run = RunInfo("eval", Path(config.out or "."), as_values(to_plain(config)))
     tracker = Tracker(run, config, (), screen.report, callbacks)
-    logs = Path(config.out) / "logs" if config.out else None
-    async with tracker, open_runtime(config, screen.report, logs, activities=activities) as runtime:
-        runtime.on_evaluated = tracker.evaluated
-        await asyncio.to_thread(tracker.open)
-        rate, groups = await runtime.evaluate(
-            played.split, played.tasks, EVALUATE, config.sampling_params, config.episodes
-        )
-        by_task = [[success_of(t, runtime.success_score) for t in g.finished] for g in groups]
-        result: dict[str, object] = {
-            "env": config.env.env_id,
-            "model": config.model,
-            "split": played.split,
-            "tasks": played.tasks,
-            "played": str(played),
-            "score": runtime.success_score or "return",
-            "success": rate.rate,
-            "success_low": rate.low,
-            "success_high": rate.high,
-            "interval_of": _population(played.tasks, config.episodes),
-            "episodes": rate.count,
-            **_pass_at_k([s for s in by_task if s], runtime.best_success(played.split)),
-            **rollout_metrics(groups, runtime.success_score),
-            **await runtime.service_metrics.take(),
-        }
+    async with tracker:
+        if store is not None and store.is_complete(played.tasks):
+            screen.report(f"all episodes are in {store.folder} already")
+            await asyncio.to_thread(tracker.open)
+            groups, services = store.groups(played.tasks), {}
+            tracker.evaluated(played.split, groups)
+        else:
+            groups, services = await _play(config, played, store, screen, tracker)
+        result = await asyncio.to_thread(_result, config, played, groups)
+        result |= services
+        if config.compare:
+            result |= await _compared(config, screen, result, groups, other)
         tracker.log({"step": 0, **result})
         await asyncio.to_thread(tracker.call, {"step": 0, **result})
         tracker.finish(result)
     return result, groups
 
 
+async def _play(
+    config: EvaluateConfig,
+    played: Played,
+    store: EpisodeStore | None,
+    screen: Screen,
+    tracker: Tracker,
+) -> tuple[list[TrajectoryGroup], dict[str, float]]:
+    """Play the episodes that ``store`` lacks.
+
+    Returns:
+        All episodes, and the metrics of the environment's services.
+    """
+    from rl.runtime import EVALUATE, open_runtime
+
+    if store is not None and store.played:
+        screen.report(f"{len(store.played)} episodes are in {store.folder} already")
+    activities = Activities(on_count=screen.count)
+    logs = Path(config.out) / "logs" if config.out else None
+    async with open_runtime(config, screen.report, logs, activities=activities) as runtime:
+        runtime.on_evaluated = tracker.evaluated
+        await asyncio.to_thread(tracker.open)
+        _, groups = await runtime.evaluate(
+            *(played.split, played.tasks, EVALUATE, config.sampling_params, config.episodes),
+            kept=store,
+        )
+        return groups, await runtime.service_metrics.take()
+
+
+def _result(
+    config: EvaluateConfig, played: Played, groups: Sequence[TrajectoryGroup]
+) -> dict[str, object]:
+    """The numbers of an evaluation, without those of services and of a comparison."""
+    from rl.evaluation.measures import measures
+    from rl.run.metrics.episodes import rollout_metrics
+    from rl.run.metrics.intervals import pass_rate_of_tasks
+
+    sample = _sample(config, played.split, groups)
+    rate = pass_rate_of_tasks(sample.successes)
+    rewards = _rewards(config, sample) if config.reward_model else None
+    return {
+        "env": config.env.env_id,
+        "model": config.model,
+        "split": played.split,
+        "tasks": played.tasks,
+        "played": str(played),
+        "score": sample.score or "return",
+        "success": rate.rate,
+        "success_low": rate.low,
+        "success_high": rate.high,
+        "interval_of": _population(played.tasks, config.episodes),
+        "episodes": rate.count,
+        **{name: getattr(config.sampling, name) for name in SAMPLING},
+        "seed": config.seed,
+        **measures(sample, rewards),
+        **rollout_metrics(groups, sample.score),
+    }
+
+
+def _sample(config: EvaluateConfig, split: str, groups: Sequence[TrajectoryGroup]) -> Sample:
+    from rl.evaluation.measures import Sample
+
+    score = envs.env_type(config.env.env_id).success_score
+    best = 1.0
+    if not score:
+        options = dataclasses.replace(config.env.options, split=split)
+        best = envs.make_from(config.env.env_id, options).reward_range[1]
+    return Sample(groups, score, best, config.k)
+
+
+def _rewards(config: EvaluateConfig, sample: Sample) -> list[list[float]]:
+    """The reward model's score of each episode.
+
+    Raises:
+        UsageError: ``reward_model`` is no reward model for the policy's tokens.
+    """
+    from rl.credit.shaping import Member
+    from rl.preferences.shaping import reward_model
+
+    try:
+        scored = reward_model(config.reward_model, config.device)
+        return [
+            scored.contribute([Member(t.num_sampled, False, t.reward, episode=t) for t in task])
+            for task in sample.tasks
+        ]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"reward_model ({config.reward_model}): {error}") from error
+
+
+def _other_evaluation(config: EvaluateConfig) -> Evaluated | None:
+    """The earlier evaluation that ``compare`` names, or None if it names a model.
+
+    Raises:
+        UsageError: ``compare`` names neither.
+    """
+    from rl.evaluation.comparison import is_evaluation, read_evaluation
+
+    if is_evaluation(config.compare):
+        return read_evaluation(config.compare)
+    if config.compare:
+        find_model(config.compare, "compare")
+    return None
+
+
+async def _compared(
+    config: EvaluateConfig,
+    screen: Screen,
+    result: Mapping[str, object],
+    groups: Sequence[TrajectoryGroup],
+    other: Evaluated | None,
+) -> dict[str, object]:
+    """The paired comparison with the model or the evaluation that ``compare`` names."""
+    from rl.evaluation.comparison import Evaluated, compare, warning
+
+    if other is None:
+        model = find_model(config.compare, "compare")
+        out = str(Path(config.out) / "compare") if config.out else ""
+        settings = dataclasses.replace(config, model=model, compare="", out=out)
+        screen.report(f"evaluation of {model}, to compare")
+        if out:
+            make_folder(run_path(out, settings))
+        other = Evaluated(*await evaluate(settings, screen))
+        write_evaluation(settings, *(other.result, other.groups))
+    best = _sample(config, str(result["split"]), groups).best
+    numbers = await asyncio.to_thread(compare, Evaluated(result, groups), other, best, config.k)
+    if found := warning(numbers):
+        numbers["compare/warning"] = found
+        screen.report(f"warning: {found}")
+    return numbers
+
+
 def _population(tasks: int, episodes: int) -> str:
     """The population of tasks for which the success has its 95% interval, in words."""
     clustered = f", each played {episodes} times" if episodes > 1 else ""
     return f"tasks like these {tasks}{clustered}: it widens with the differences between tasks"
-
-
-def _pass_at_k(by_task: list[list[float]], best: float) -> dict[str, float]:
-    """``pass@K`` for K = 1, 2, 4, ... up to the smallest number of episodes of a task.
-
-    Args:
-        by_task: the successes of each task's episodes.
-        best: the success of a right episode.
-    """
-    from statistics import fmean
-
-    from rl.run.metrics.intervals import ROUNDING, pass_at_k
-
-    least = min((len(successes) for successes in by_task), default=1)
-    counts = [
-        (len(successes), sum(s >= best - ROUNDING for s in successes)) for successes in by_task
-    ]
-    powers = [2**i for i in range(least.bit_length())] if least > 1 else []
-    return {f"pass@{k}": fmean(pass_at_k(n, right, k) for n, right in counts) for k in powers}
 
 
 async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[TrajectoryGroup]]:
@@ -125,19 +237,20 @@ async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[Traje
 def write_evaluation(
     config: EvaluateConfig, result: Mapping[str, object], groups: Sequence[TrajectoryGroup]
 ) -> None:
-    """Write the result and the episodes into the folder of ``config``, if it names a folder.
+    """Write the result, the episodes and a picture into the folder of ``config``, if there is one.
 
     Raises:
         RunFailure: a file cannot be written.
     """
-    from rl.rollout.trajectory_files import write_trajectories
+    from rl.evaluation.picture import draw_evaluation
+    from rl.evaluation.store import PICTURE, RESULT, write_episodes
 
     if not config.out:
         return
     folder = run_path(config.out, config)
-    with writing(folder):
-        write_trajectories(folder / "trajectories.jsonl.gz", groups)
-    replace_text(folder / "result.json", json.dumps(result, indent=2) + "\n")
+    write_episodes(folder, groups)
+    replace_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
+    draw_evaluation(result, folder / PICTURE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,8 +6,9 @@ failed episode stays in its group without a reward, and counts in no baseline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from envs.env import TextEnv
 from rl.errors import RunFailure
@@ -16,9 +17,24 @@ from rl.rollout.episode import Episode, play_episodes
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.vine import VineConfig, value_turns
 
+NOTHING_PLAYED: Mapping[tuple[int, int], Trajectory] = MappingProxyType({})
+
 
 class RolloutFailure(RunFailure):
     """Raised when too many episodes of a collection failed, or no episode had a turn."""
+
+
+class KeptEpisodes(Protocol):
+    """Episodes that an interrupted evaluation has played, and the place for new ones."""
+
+    @property
+    def played(self) -> Mapping[tuple[int, int], Trajectory]:
+        """The episodes by task and member."""
+        ...
+
+    def add(self, task: int, member: int, trajectory: Trajectory) -> None:
+        """Keep a new episode."""
+        ...
 
 
 class Collector:
@@ -34,7 +50,11 @@ class Collector:
         self.vine = vine
 
     async def collect(
-        self, tasks: Sequence[int], group_size: int, seed_key: tuple[int, ...]
+        self,
+        tasks: Sequence[int],
+        group_size: int,
+        seed_key: tuple[int, ...],
+        played: Mapping[tuple[int, int], Trajectory] = NOTHING_PLAYED,
     ) -> list[TrajectoryGroup]:
         """Play ``group_size`` episodes of each task, all concurrently.
 
@@ -44,6 +64,7 @@ class Collector:
             seed_key: (seed, step, ...), different for each collection of a run. The sampling seed
                 of a turn depends only on this key, the task's position in ``tasks``, the member and
                 the turn.
+            played: episodes by task and member that are in the result and are not played again.
 
         Returns:
             One group per task, in the order of ``tasks``, including failed members.
@@ -52,18 +73,44 @@ class Collector:
             RolloutFailure: more than ``limits.max_failed`` of the episodes failed, or no episode
                 had a turn.
         """
-        trajectories = await self._play_valued(
-            [
-                self._episode(task, member, (*seed_key, position))
-                for position, task in enumerate(tasks)
-                for member in range(group_size)
-            ]
-        )
+        members = [(task, member) for task in tasks for member in range(group_size)]
+        missing = [
+            self._episode(task, member, (*seed_key, position))
+            for position, task in enumerate(tasks)
+            for member in range(group_size)
+            if (task, member) not in played
+        ]
+        new = iter(await self._play_valued(missing))
+        trajectories = [played[key] if key in played else next(new) for key in members]
         self.check(trajectories)
         return [
             TrajectoryGroup(trajectories[start : start + group_size])
             for start in range(0, len(trajectories), group_size)
         ]
+
+    async def play_first(
+        self,
+        num_tasks: int,
+        group_size: int,
+        seed_key: tuple[int, ...],
+        kept: KeptEpisodes | None = None,
+    ) -> list[TrajectoryGroup]:
+        """Play the first ``num_tasks`` tasks of the split, and count the episodes on the screen.
+
+        Episodes in ``kept`` are not played again, and ``kept`` receives each new episode. The
+        result is the same as without ``kept``; see :meth:`collect`.
+        """
+        context = self.context
+        tasks = range(min(num_tasks, len(self.make_env().tasks)))
+        wanted = {(task, member) for task in tasks for member in range(group_size)}
+        played = {} if kept is None else {k: t for k, t in kept.played.items() if k in wanted}
+        missing = len(wanted) - len(played)
+        context.on_episode = context.activities.counter(
+            f"{context.options.split} episodes", missing
+        )
+        if kept is not None:
+            context.on_played = kept.add
+        return await self.collect(tasks, group_size, seed_key, played)
 
     async def collect_group(
         self, task: int, group_size: int, seed_key: tuple[int, ...]

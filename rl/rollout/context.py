@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import envs
 from agents.completion import SamplingParams
@@ -13,6 +13,9 @@ from agents.policy import Policy
 from agents.renderer import Renderer
 from envs.env import EnvOptions, TextEnv
 from rl.run.process.activity import Activities
+
+if TYPE_CHECKING:
+    from rl.rollout.trajectory import Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,8 @@ class EpisodeContext:
     """Receives from each episode what the episode waits for."""
     on_episode: Callable[[], None] = lambda: None
     """Called at the end of each episode."""
+    on_played: Callable[[int, int, Trajectory], None] = lambda task, member, trajectory: None
+    """Called with each episode's task, member and record at its end, before :meth:`on_episode`."""
 
     def make_env(self) -> TextEnv[Any, Any]:
         """A new environment that shares the services."""

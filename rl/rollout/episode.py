@@ -102,6 +102,7 @@ class Episode:
         with acting_for(self.session), doing as self._activity:
             trajectory = await self._play()
         activities.progressed("an episode")
+        self.context.on_played(self.task, self.member, trajectory)
         self.context.on_episode()
         return trajectory
 

@@ -27,14 +27,67 @@ def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "model", str(result["model"])
     yield "tasks", str(result["played"])
     yield "episodes", f"{result['episodes']}"
+    if "temperature" in result:
+        yield "sampling", _sampling(result)
     low, high = result["success_low"], result["success_high"]
     yield str(result["score"]), f"{result['success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
+    yield from _rates(result)
     for key, value in result.items():
-        if key.startswith("pass@"):
-            yield key, f"{value:.3f}"
-        elif key.startswith("parts/") and key.endswith("/success"):
+        if key.startswith("parts/") and key.endswith("/success"):
             yield f"success of {key.split('/')[1]}", f"{value:.3f}"
+    yield from _comparison(result)
     yield from _optional(result)
+
+
+def _sampling(result: Mapping[str, Any]) -> str:
+    return (
+        f"temperature {result['temperature']:g}, top_p {result['top_p']:g}, "
+        f"top_k {result['top_k']}, seed {result['seed']}, "
+        f"at most {result['max_tokens']} tokens per turn"
+    )
+
+
+def _rates(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """pass@k, maj@k and best@k, and what the number of tasks allows to say."""
+    for key, value in result.items():
+        if key.startswith(("pass@", "maj@", "best@")) and "/" not in key:
+            yield key, _with_interval(result, key, value)
+    if "passes/std" in result:
+        low, high = result["passes/low"], result["passes/high"]
+        spread = f"standard deviation {result['passes/std']:.3f}, from {low:.3f} to {high:.3f}"
+        yield f"{result['passes']} passes", spread
+    if "answers/distinct" in result:
+        distinct, entropy = result["answers/distinct"], result["answers/entropy"]
+        yield "distinct answers", f"{distinct:.2f} per task, entropy {entropy:.3f} nats"
+    if "detectable_difference" in result:
+        difference = result["detectable_difference"]
+        yield "detectable", f"a difference of {difference:.3f} between two models, with 80% power"
+
+
+def _with_interval(result: Mapping[str, Any], key: str, value: float) -> str:
+    if f"{key}/low" not in result:
+        return f"{value:.3f}"
+    return f"{value:.3f}  95% interval [{result[f'{key}/low']:.3f}, {result[f'{key}/high']:.3f}]"
+
+
+def _comparison(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The other model of ``compare``, and the paired test."""
+    if "compare/model" not in result:
+        return
+    yield "compared with", f"{result['compare/model']}, on the same {result['compare/tasks']} tasks"
+    low, high = result["compare/success_low"], result["compare/success_high"]
+    success = f"{result['compare/success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
+    yield f"its {result['score']}", success
+    for key, value in result.items():
+        if key.startswith("compare/pass@") and key.count("/") == 1:
+            yield f"its {key.removeprefix('compare/')}", _with_interval(result, key, value)
+    low, high = result["compare/difference_low"], result["compare/difference_high"]
+    difference = f"{result['compare/difference']:+.3f}  95% interval [{low:+.3f}, {high:+.3f}]"
+    yield "difference", f"{difference}, paired by task"
+    by = result["compare/p_value_by"]
+    yield "p-value", f"{result['compare/p_value']:.4f}  two-sided permutation test ({by})"
+    if found := result.get("compare/warning"):
+        yield "warning", found
 
 
 def _optional(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

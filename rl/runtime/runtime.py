@@ -26,7 +26,7 @@ from rl.learner.model import check_model
 from rl.learner.registration import open_of
 from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
 from rl.policies.engine import PolicyContext
-from rl.rollout.collector import Collector
+from rl.rollout.collector import Collector, KeptEpisodes
 from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import VineConfig
@@ -74,14 +74,6 @@ class Runtime:
         """The name of the environment's success score, or "" if it has none."""
         return envs.env_type(self.config.env.env_id).success_score
 
-    def best_success(self, split: str) -> float:
-        """The success of a right episode: 1 if there is a success score, else the best return."""
-        if self.success_score:
-            return 1.0
-        options = dataclasses.replace(self.config.env.options, split=split)
-        env = envs.make_from(self.config.env.env_id, options, self.services)
-        return env.reward_range[1]
-
     def collector(
         self, split: str, sampling: SamplingParams, vine: VineConfig | None = None
     ) -> Collector:
@@ -105,18 +97,22 @@ class Runtime:
         return make_collector(context, vine)
 
     async def evaluate(
-        self, split: str, num_tasks: int, kind: int, sampling: SamplingParams, episodes: int = 1
+        self,
+        split: str,
+        num_tasks: int,
+        kind: int,
+        sampling: SamplingParams,
+        episodes: int = 1,
+        kept: KeptEpisodes | None = None,
     ) -> tuple[PassRate, list[TrajectoryGroup]]:
         """Play the first ``num_tasks`` tasks of a split, ``episodes`` times each.
 
         The sampling seeds are the same every time, so the results of two evaluations differ only
         because of the weights. The success has a 95% interval for the population of such tasks.
+        Episodes in ``kept`` are not played again, and ``kept`` receives each new episode.
         """
         collector = self.collector(split, sampling)
-        tasks = range(min(num_tasks, len(collector.make_env().tasks)))
-        total = len(tasks) * episodes
-        collector.context.on_episode = self.activities.counter(f"{split} episodes", total)
-        groups = await collector.collect(tasks, episodes, (self.config.seed, kind))
+        groups = await collector.play_first(num_tasks, episodes, (self.config.seed, kind), kept)
         score = self.success_score
         by_task = [[success_of(t, score) for t in group.finished] for group in groups]
         self.on_evaluated(split, groups)

@@ -27,11 +27,28 @@ class EvaluateConfig(TrackingConfig, RunConfig):
     json: bool = False
     """Print all numbers as a line of JSON instead of a table. "--json" does the same."""
     out: str = ""
-    """A folder for the episodes and the result; empty to write nothing."""
+    """A folder for the episodes, the result and a picture; empty to write nothing. If the folder
+    has episodes of the same evaluation, these are not played again."""
+    k: tuple[int, ...] = ()
+    """Values of k for pass@k, maj@k and best@k, each at most the number of episodes, as in 1,8,64.
+    If empty: 1, 2, 4, ... up to 256."""
+    compare: str = ""
+    """Another model, or the folder of its earlier evaluation. A paired test on the same tasks
+    compares both models."""
+    reward_model: str = ""
+    """A folder that rl.reward_model saved. The model chooses one of k episodes for best@k."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, self, "tasks")
         at_least(1, self, "episodes")
+        for k in self.k:
+            if not 1 <= k <= self.episodes:
+                raise ValueError(f"k ({k}) must be from 1 to episodes ({self.episodes})")
+        if self.reward_model and self.episodes < 2:
+            raise ValueError(
+                f"reward_model ({self.reward_model}) chooses among the episodes of a task: give "
+                "episodes=2 or more"
+            )
         if self.log.names and not self.out:
             raise ValueError(f"log ({self.log.name}) needs a folder: give out=FOLDER")

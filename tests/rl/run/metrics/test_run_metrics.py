@@ -11,7 +11,6 @@ from scipy.stats import binomtest, t
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
 from envs.episode import EnvToolCall
-from rl.eval import _pass_at_k
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics.episodes import rollout_metrics, success_of
 from rl.run.metrics.intervals import mean_interval, pass_at_k, pass_rate, pass_rate_of_tasks
@@ -211,11 +210,6 @@ def test_pass_at_k():
     assert (pass_at_k(4, 0, 4), pass_at_k(4, 1, 4)) == (0.0, 1.0)
     with pytest.raises(ValueError, match=r"k \(5\) must be from 1 to the number of episodes \(4\)"):
         pass_at_k(4, 2, 5)
-
-
-def test_pass_at_k_of_tasks_goes_up_to_the_episodes_that_every_task_has():
-    reported = _pass_at_k([[1.0, 0.0, 0.0, 0.0], [1.0, 0.0]], best=1.0)
-    assert reported == pytest.approx({"pass@1": (1 / 4 + 1 / 2) / 2, "pass@2": (1 / 2 + 1) / 2})
 
 
 POPULATIONS = {

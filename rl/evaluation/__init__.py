@@ -1,0 +1,4 @@
+"""Statistics of evaluations, and the parts of ``python -m rl.eval``.
+
+The modules of statistics take plain numbers, one list for each task, and need only numpy.
+"""

@@ -1,0 +1,181 @@
+"""Paired tests of two models that played the same tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean, stdev
+
+import numpy as np
+
+from rl.evaluation.bootstrap import SEED
+from rl.evaluation.power import LEVEL, detectable_difference
+from rl.evaluation.student import t_cdf, t_quantile
+
+FLIPS = 20_000
+"""Number of random sign flips, where the permutation test is not exact."""
+_FEW = 14
+"""With at most this many differing tasks, all sign flips are enumerated."""
+_MOST_WORK = 10**8
+"""Maximum number of additions for the exact distribution of a sum."""
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PairedTest:
+    """The difference of two models' success on the same tasks."""
+
+    difference: float
+    """Mean over tasks of the first model's success minus the second model's."""
+    low: float
+    high: float
+    """The 95% interval of the difference, clustered by task."""
+    p_value: float
+    """Two-sided p-value of the sign-flip permutation test."""
+    method: str
+    """How the p-value was computed: "exact", or "N sign flips, seed S"."""
+    tasks: int
+    differing: int
+    """Number of tasks on which the models differ."""
+    deviation: float
+    """Standard deviation of the tasks' differences."""
+    detectable: float
+    """The smallest true difference that a test of these tasks finds with 80% power."""
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the difference is within noise: the test does not reject equality at 5%."""
+        return self.p_value >= LEVEL
+
+
+def paired_test(
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], seed: int = SEED
+) -> PairedTest:
+    """Test whether two models have the same success on the same tasks.
+
+    Only tasks are independent, so the test compares the models' means on each task. Under equality,
+    the sign of each task's difference is a fair coin. With one episode per task and success 0 or 1,
+    the exact test is McNemar's exact test.
+
+    Args:
+        first: successes of the first model's episodes, one list for each task.
+        second: successes of the second model's episodes, for the same tasks in the same order.
+        seed: seed of the sign flips, where the test is not exact.
+
+    Raises:
+        ValueError: the numbers of tasks differ, there are fewer than two tasks, or a task has no
+            episode.
+
+    Example:
+        >>> paired_test([[1.0]] * 6 + [[0.0]] * 4, [[0.0]] * 10).p_value
+        0.03125
+    """
+    if len(first) != len(second):
+        raise ValueError(f"the models played {len(first)} and {len(second)} tasks: play the same")
+    if len(first) < 2 or not all(map(len, (*first, *second))):
+        raise ValueError("a paired test needs at least two tasks with episodes of both models")
+    differences = [fmean(a) - fmean(b) for a, b in zip(first, second, strict=True)]
+    scale = math.lcm(*{len(episodes) for episodes in (*first, *second)})
+    p_value, method = sign_flip_test(differences, scale, seed)
+    # Bonett and Price 2012 (J. Educ. Behav. Stat. 37, p. 479) add two tasks that differ by one
+    # right answer either way. Otherwise rare differences give intervals that are too narrow.
+    step = 1 / min(len(episodes) for episodes in (*first, *second))
+    widened = [*differences, step, -step]
+    n, centre = len(widened), fmean(widened)
+    half = t_quantile(0.975, n - 1) * stdev(widened) / math.sqrt(n)
+    deviation = stdev(widened)
+    return PairedTest(
+        difference=fmean(differences),
+        low=max(-1.0, centre - half) if _is_share(first, second) else centre - half,
+        high=min(1.0, centre + half) if _is_share(first, second) else centre + half,
+        p_value=p_value,
+        method=method,
+        tasks=len(differences),
+        differing=sum(abs(d) > _CLOSE for d in differences),
+        deviation=deviation,
+        detectable=detectable_difference(deviation, len(differences)),
+    )
+
+
+def _is_share(*models: Sequence[Sequence[float]]) -> bool:
+    return all(0 <= value <= 1 for model in models for task in model for value in task)
+
+
+def sign_flip_test(
+    differences: Sequence[float], scale: int = 1, seed: int = SEED
+) -> tuple[float, str]:
+    """The two-sided p-value of the sign-flip permutation test, and how it was computed.
+
+    The p-value is the share of all assignments of signs whose sum is at least as far from 0 as the
+    observed sum. It is exact if few tasks differ, or if all differences are multiples of
+    ``1 / scale``. Otherwise random flips estimate it (Phipson and Smyth 2010, equation 2).
+
+    Args:
+        differences: the difference on each task.
+        scale: the least common multiple of the numbers of episodes.
+        seed: seed of the random flips.
+    """
+    sizes = np.array([abs(d) for d in differences if abs(d) > _CLOSE])
+    observed = abs(math.fsum(differences)) - _CLOSE * max(1.0, float(sizes.sum()))
+    if len(sizes) <= _FEW:
+        sums = np.zeros(1)
+        for size in sizes:
+            sums = np.concatenate([sums + size, sums - size])
+        return float(np.mean(np.abs(sums) >= observed)), "exact"
+    steps = np.rint(sizes * scale).astype(int)
+    is_grid = bool(np.allclose(steps, sizes * scale, atol=1e-6))
+    if is_grid and len(steps) * int(steps.sum()) <= _MOST_WORK:
+        chance = _sum_distribution(steps.tolist())
+        sums = np.abs(2 * np.arange(len(chance)) - int(steps.sum())) / scale
+        return min(1.0, float(chance[sums >= observed].sum())), "exact"
+    rng = np.random.default_rng(seed)
+    extreme = 0
+    for _ in range(FLIPS // 1000):
+        signs = 2 * rng.integers(0, 2, size=(1000, len(sizes))) - 1
+        extreme += int(np.sum(np.abs(signs @ sizes) >= observed))
+    return (extreme + 1) / (FLIPS + 1), f"{FLIPS} sign flips, seed {seed}"
+
+
+def _sum_distribution(steps: Sequence[int]) -> np.ndarray:
+    """The probability of each sum, if each step is in the sum with probability one half."""
+    chance = np.zeros(sum(steps) + 1)
+    chance[0] = 1.0
+    for step in steps:
+        moved = np.zeros_like(chance)
+        moved[step:] = chance[: len(chance) - step]
+        chance = (chance + moved) / 2
+    return chance
+
+
+def t_test(differences: Sequence[float]) -> tuple[float, float]:
+    """Student's t of paired differences, and the one-sided p-value that their mean is above 0.
+
+    *A Sober Look* reports this test (arXiv 2504.07086).
+
+    Raises:
+        ValueError: there are fewer than two differences, or all are equal.
+    """
+    n = len(differences)
+    if n < 2 or stdev(differences) == 0:
+        raise ValueError("a t-test needs at least two differences that are not all equal")
+    t = fmean(differences) / (stdev(differences) / math.sqrt(n))
+    return t, t_cdf(-t, n - 1)
+
+
+def signed_rank_test(differences: Sequence[float]) -> tuple[float, float]:
+    """Wilcoxon's signed-rank sum, and the exact one-sided p-value that differences are above 0.
+
+    Differences of 0 are dropped, and equal sizes share their mean rank. *A Sober Look* reports this
+    test (arXiv 2504.07086).
+    """
+    kept = sorted((abs(d), d > 0) for d in differences if abs(d) > _CLOSE)
+    # Twice the rank, which is a whole number for tied sizes as well.
+    doubled: list[int] = []
+    for _, group in groupby(kept, key=lambda pair: round(pair[0] / _CLOSE)):
+        size = len(list(group))
+        doubled += [2 * len(doubled) + size + 1] * size
+    observed = sum(rank for rank, (_, positive) in zip(doubled, kept, strict=True) if positive)
+    chance = _sum_distribution(doubled)
+    return observed / 2, min(1.0, float(chance[observed:].sum()))
