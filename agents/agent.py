@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, Self
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import Policy
@@ -16,6 +16,46 @@ from envs.episode import Action
 
 class ContextFull(Exception):
     """Raised when the conversation leaves no room for another token in the context window."""
+
+
+class Agent(Protocol):
+    """An agent for one episode: it reads observations and returns actions."""
+
+    segment: Segment
+    """The recorded tokens."""
+    session: str
+    """The episode's name."""
+    turn_seed: Callable[[int], int] | None
+    """Returns the sampling seed of a turn."""
+    num_turns: int
+    """Number of turns of the episode so far."""
+    last: Completion | None
+    """The last completion."""
+    unrecorded_tokens: int
+    """Number of tokens of the last action that ``segment`` does not record."""
+
+    def fork(self) -> Self:
+        """A copy of this agent."""
+        ...
+
+    def start(
+        self,
+        observation: str,
+        system: str | None = None,
+        stop: Sequence[str] = (),
+        prefill: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Read the episode's first observation and its rules."""
+        ...
+
+    def observe(self, observation: str, *, continues: bool) -> None:
+        """Read the observation after an action."""
+        ...
+
+    async def act(self) -> Action:
+        """The next action."""
+        ...
 
 
 class TokenAgent:
@@ -57,10 +97,11 @@ class TokenAgent:
         self.segment = Segment()
         self.num_turns = 0
         self.last: Completion | None = None
+        self.unrecorded_tokens = 0
         self._prefill = self._opening = ""
         """Text that the template wrote at the start of the next action."""
 
-    def fork(self) -> TokenAgent:
+    def fork(self) -> Self:
         """A copy of this agent, with the same tokens so far.
 
         Later tokens of one agent do not change the other agent.

@@ -99,10 +99,22 @@ async def _play(
         All episodes, and the metrics of the environment's services.
     """
     from rl.runtime import EVALUATE, open_runtime
+    from rl.runtime.endpoint import open_endpoint
 
     if store is not None and store.played:
         screen.report(f"{len(store.played)} episodes are in {store.folder} already")
     activities = Activities(on_count=screen.count)
+    if not config.loads_model:
+        async with open_endpoint(config, screen.report, activities) as endpoint:
+            await asyncio.to_thread(tracker.open)
+            groups = await endpoint.play(
+                *(played.split, played.tasks, EVALUATE, config.episodes), kept=store
+            )
+            tracker.evaluated(played.split, groups)
+            return groups, {
+                **await endpoint.service_metrics.take(),
+                **endpoint.context.policy.take_metrics(),
+            }
     logs = Path(config.out) / "logs" if config.out else None
     async with open_runtime(config, screen.report, logs, activities=activities) as runtime:
         runtime.on_evaluated = tracker.evaluated
@@ -127,7 +139,7 @@ def _result(
     rewards = _rewards(config, sample) if config.reward_model else None
     return {
         "env": config.env.env_id,
-        "model": config.model,
+        "model": config.model_name,
         "split": played.split,
         "tasks": played.tasks,
         "played": str(played),
@@ -230,7 +242,7 @@ async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[Traje
             stack.enter_context(discard_if_refused(folder))
             make_folder(folder)
         screen = stack.enter_context(Screen())
-        screen.report(f"evaluation of {config.model} in {config.env.env_id}")
+        screen.report(f"evaluation of {config.model_name} in {config.env.env_id}")
         return await evaluate(config, screen)
 
 

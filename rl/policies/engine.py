@@ -109,6 +109,8 @@ class PolicyContext:
 class PolicyEngine(ABC):
     """Base class of policy engines. Its fields are the settings ``policy.KEY``, with defaults."""
 
+    samples_tokens: ClassVar[bool] = True
+    """Whether the policy returns token ids. Without them, a model can only be evaluated."""
     supports_deterministic: ClassVar[bool] = False
     """Whether equal runs sample equal tokens, so that ``deterministic=true`` is allowed."""
     loads_adapters: ClassVar[bool] = False

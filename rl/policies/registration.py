@@ -14,6 +14,7 @@ _OWN = {
     "local": "rl.policies.local:Local",
     "vllm-server": "rl.policies.vllm:VLLMServers",
     "vllm-engine": "rl.policies.vllm:VLLMInProcess",
+    "openai": "rl.policies.openai:OpenAIEndpoint",
 }
 """turnwise's own policy engines."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.agent import TokenAgent
+from agents.agent import Agent
 from envs.env import TextEnv
 from envs.record import Recorder
 from rl.rollout.trajectory import Trajectory
@@ -19,7 +19,7 @@ class Attempt:
     trajectory: Trajectory
     recorder: Recorder
     """Records the environment's tool calls in the trajectory."""
-    agents: dict[str, TokenAgent] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
     """Agents by role, in the order of their first turns."""
 
     async def fork(self, record: Trajectory, reseed: int | None = None) -> Attempt:

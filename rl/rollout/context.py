@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import envs
+from agents.agent import Agent, TokenAgent
 from agents.completion import SamplingParams
 from agents.policy import Policy
 from agents.renderer import Renderer
@@ -71,6 +72,22 @@ class EpisodeContext:
     """Called at the end of each episode."""
     on_played: Callable[[int, int, Trajectory], None] = lambda task, member, trajectory: None
     """Called with each episode's task, member and record at its end, before :meth:`on_episode`."""
+
+    def new_agent(self, session: str, turn_seed: Callable[[int], int]) -> Agent:
+        """An agent for one role of an episode.
+
+        Args:
+            session: the episode's name.
+            turn_seed: returns the sampling seed of a turn.
+        """
+        return TokenAgent(
+            self.renderer,
+            self.policy,
+            self.sampling,
+            session=session,
+            context_length=self.limits.context_length,
+            turn_seed=turn_seed,
+        )
 
     def make_env(self) -> TextEnv[Any, Any]:
         """A new environment that shares the services."""

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-from agents.agent import ContextFull, TokenAgent
+from agents.agent import Agent, ContextFull
 from agents.policy import PolicyFailure
 from envs.env import TextEnv
 from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
@@ -248,15 +248,8 @@ class Episode:
             agent.num_turns = len(trajectory.turns)
             agent.observe(observation, continues=env.continues)
             return
-        agent = attempt.agents[env.role] = TokenAgent(
-            context.renderer,
-            context.policy,
-            context.sampling,
-            # The roles share a session: only one of them acts at a time.
-            session=self.session,
-            context_length=context.limits.context_length,
-            turn_seed=self._turn_seed,
-        )
+        # The roles share a session: only one of them acts at a time.
+        agent = attempt.agents[env.role] = context.new_agent(self.session, self._turn_seed)
         agent.segment.role, agent.num_turns = env.role, len(trajectory.turns)
         trajectory.segments.append(agent.segment)
         agent.start(observation, env.system_prompt, env.stop, env.prefill, env.tool_schemas)
@@ -358,9 +351,7 @@ def _truncate(trajectory: Trajectory, reason: StopReason) -> None:
     trajectory.stop_reason = reason.value
 
 
-def _turn(
-    agent: TokenAgent, action: str, result: StepResult, generate_s: float, env_s: float
-) -> Turn:
+def _turn(agent: Agent, action: str, result: StepResult, generate_s: float, env_s: float) -> Turn:
     completion = agent.last
     assert completion is not None
     return Turn(
@@ -368,6 +359,7 @@ def _turn(
         observation=result.observation,
         finish_reason=completion.finish_reason.value,
         num_tokens=len(completion.token_ids),
+        unrecorded_tokens=agent.unrecorded_tokens,
         rewards=_numbers("rewards", result.info["rewards"]),
         scores=_numbers("scores", result.info["scores"]),
         tool_calls=[_tool_call(call) for call in result.info["tool_calls"]],

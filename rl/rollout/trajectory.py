@@ -49,6 +49,8 @@ class Turn:
     """Seconds in the environment's step."""
     role: str = ""
     """The role that acted, in an episode with several roles; otherwise empty."""
+    unrecorded_tokens: int = 0
+    """Number of sampled tokens without ids, which a chat API reported."""
     value: float | None = None
     """Monte Carlo value of the state at the start of the turn (``rl.rollout.vine``), or None."""
 
@@ -192,8 +194,9 @@ class Trajectory:
 
     @property
     def num_sampled(self) -> int:
-        """Number of sampled tokens."""
-        return sum(int(np.count_nonzero(segment.loss_mask)) for segment in self.segments)
+        """Number of sampled tokens, with those that a chat API only counted."""
+        recorded = sum(int(np.count_nonzero(segment.loss_mask)) for segment in self.segments)
+        return recorded + sum(turn.unrecorded_tokens for turn in self.turns)
 
     def check(self) -> None:
         """Assert every invariant. This is called before any training on the trajectory.

@@ -202,8 +202,8 @@ async def open_runtime(
         await stack.enter_async_context(closes)
         # A ValueError in this block is about the user's settings.
         try:
-            services = await _open_services(config, stack, activities)
-            _check_isolation(config, services, report)
+            services = await open_services(config, stack, activities)
+            check_isolation(config, services, report)
             path = await _model_path(config, services, thread, report, activities)
             spec = _spec(config, path, device, lora)
             learner = await _open_learner(config, spec, thread, activities, stack)
@@ -259,7 +259,7 @@ async def _open_learner(
     return learner
 
 
-async def _open_services(
+async def open_services(
     config: RunConfig, stack: AsyncExitStack, activities: Activities
 ) -> Mapping[str, Any]:
     """Open the environment's services. ``stack`` closes them within ``close_s``."""
@@ -366,7 +366,7 @@ class Confining(Protocol):
         ...
 
 
-def _check_isolation(
+def check_isolation(
     config: RunConfig, services: Mapping[str, Any], report: Callable[[str], None]
 ) -> None:
     """Report the isolation of services. Refuse to run a model's programs without isolation.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rl.policies.openai import OpenAIEndpoint
 from rl.settings.groups import at_least
 from rl.settings.parsing.from_python import from_python
 from rl.settings.run import RunConfig
@@ -38,6 +39,17 @@ class EvaluateConfig(TrackingConfig, RunConfig):
     reward_model: str = ""
     """A folder that rl.reward_model saved. The model chooses one of k episodes for best@k."""
 
+    @property
+    def loads_model(self) -> bool:
+        """Whether this process loads ``model``. False if an endpoint serves the model."""
+        return self.policy.settings.samples_tokens
+
+    @property
+    def model_name(self) -> str:
+        """The model's folder or id, or its name on the endpoint."""
+        settings = self.policy.settings
+        return settings.model if isinstance(settings, OpenAIEndpoint) else self.model
+
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, self, "tasks")
@@ -50,5 +62,21 @@ class EvaluateConfig(TrackingConfig, RunConfig):
                 f"reward_model ({self.reward_model}) chooses among the episodes of a task: give "
                 "episodes=2 or more"
             )
+        if not self.loads_model:
+            self._check_endpoint()
         if self.log.names and not self.out:
             raise ValueError(f"log ({self.log.name}) needs a folder: give out=FOLDER")
+
+    def _check_endpoint(self) -> None:
+        """Reject settings that need a model in this process."""
+        name = self.policy.name
+        if self.model != "tiny":
+            raise ValueError(
+                f"model ({self.model}) must be left out with policy={name}: give policy.model=NAME"
+            )
+        if self.reward_model:
+            raise ValueError(
+                f"reward_model ({self.reward_model}) reads token ids, and policy={name} has none"
+            )
+        if not self.policy.settings.model:
+            raise ValueError(f"policy.model ('') must name the model of policy={name}")

@@ -1,0 +1,10 @@
+"""Models behind an OpenAI-compatible chat API: they read messages and return text, no token ids.
+
+Episodes of such a model can be evaluated, but not trained on.
+"""
+
+from agents.chat.agent import ChatAgent
+from agents.chat.client import ChatAnswer, ChatClient, ChatLimits
+from agents.chat.policy import ChatPolicy
+
+__all__ = ["ChatAgent", "ChatAnswer", "ChatClient", "ChatLimits", "ChatPolicy"]

@@ -1,0 +1,90 @@
+"""``rl.eval policy=openai`` from the command line, against a local chat API."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from chat_server import chat_server, refusal
+
+import rl.eval
+import rl.sft
+import rl.train
+from rl.rollout.trajectory_files import read_trajectories
+
+
+@pytest.fixture
+def server():
+    with chat_server() as made:
+        yield made
+
+
+def run(main, capfd, server, *words):
+    common = ["env=toy-copy", "policy=openai", f"policy.url={server.url}", *words]
+    code = main(common)
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def digit(request):
+    """The right answer to toy-copy: the digit of the last message."""
+    return next(c for c in request["messages"][-1]["content"] if c.isdigit())
+
+
+def test_a_served_model_is_evaluated(server, tmp_path, capfd):
+    server.answer = digit
+    words = ["policy.model=gpt", "tasks=6", "episodes=2", f"out={tmp_path}/out", "json=true"]
+    code, out, err = run(rl.eval.main, capfd, server, *words)
+    assert code == 0, err
+    result = json.loads(out)
+    assert (result["model"], result["success"], result["episodes"]) == ("gpt", 1.0, 12)
+    assert result["policy/requests"] == len(server.requests)
+    assert {request["model"] for request in server.requests} == {"gpt"}
+    assert result["completions/mean_length"] == 5 * result["num_turns"]
+    episodes = read_trajectories(tmp_path / "out" / "trajectories.jsonl.gz")
+    assert episodes[0].num_sampled == 5 * len(episodes[0].turns)
+    count = len(server.requests)
+    assert json.loads(run(rl.eval.main, capfd, server, *words)[1])["success"] == 1.0
+    assert len(server.requests) == count
+
+
+def test_a_model_of_another_server_is_compared(server, tmp_path, capfd):
+    server.answer = lambda request: "9"
+    words = ["tasks=8", "json=true"]
+    run(rl.eval.main, capfd, server, "policy.model=weak", f"out={tmp_path}/weak", *words)
+    server.answer = digit
+    _, out, _ = run(
+        rl.eval.main, capfd, server, "policy.model=good", f"compare={tmp_path}/weak", *words
+    )
+    result = json.loads(out)
+    assert (result["compare/model"], result["compare/difference"]) == ("weak", 1.0)
+    assert result["compare/p_value"] == pytest.approx(2 / 2**8)
+
+
+def test_a_server_that_refuses_ends_the_evaluation(server, capfd):
+    server.answer = lambda request: refusal(401, "wrong key")
+    code, _, err = run(rl.eval.main, capfd, server, "policy.model=gpt", "tasks=3")
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("error: 3 of 3 episodes failed")
+    assert "401: wrong key" in last
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "line"),
+    [
+        (rl.train.main, [], "policy (openai) returns text without token ids"),
+        (rl.sft.main, ["data=demonstrations"], "policy (openai) returns text without token ids"),
+        (rl.eval.main, [], "policy.model ('') must name the model of policy=openai"),
+        (rl.eval.main, ["policy.model=a", "model=x"], "model (x) must be left out with policy=o"),
+        (rl.eval.main, ["policy.model=a", "policy.url=x"], "policy.url (x) must begin with http"),
+        (rl.eval.main, ["policy.model=a", "policy.body=[]"], "policy.body ([]) must be a JSON obj"),
+        (rl.eval.main, ["policy.model=a", "policy.key_env=NO_KEY"], "policy.key_env (NO_KEY) must"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(server, capfd, tmp_path, main, words, line):
+    out = [f"out={tmp_path}/out"]
+    code, stdout, stderr = run(main, capfd, server, *out, *words)
+    assert (code, stdout) == (1, "")
+    assert stderr.splitlines()[-1].startswith(f"error: {line}")
+    assert not (tmp_path / "out").exists()
