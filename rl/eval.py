@@ -68,11 +68,12 @@ async def evaluate(
         store.start(played.tasks)
     run = RunInfo("eval", Path(config.out or "."), as_values(to_plain(config)))
     tracker = Tracker(run, config, (), screen.report, callbacks)
+    services: dict[str, float] = {}
     async with tracker:
         if store is not None and store.is_complete(played.tasks):
             screen.report(f"all episodes are in {store.folder} already")
             await asyncio.to_thread(tracker.open)
-            groups, services = store.groups(played.tasks), {}
+            groups = store.groups(played.tasks)
             tracker.evaluated(played.split, groups)
         else:
             groups, services = await _play(config, played, store, screen, tracker)
@@ -179,7 +180,7 @@ def _rewards(config: EvaluateConfig, sample: Sample) -> list[list[float]]:
     try:
         scored = reward_model(config.reward_model, config.device)
         return [
-            scored.contribute([Member(t.num_sampled, False, t.reward, episode=t) for t in task])
+            [*scored.contribute([Member(t.num_sampled, False, t.reward, episode=t) for t in task])]
             for task in sample.tasks
         ]
     except (OSError, ValueError) as error:

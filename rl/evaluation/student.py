@@ -20,7 +20,8 @@ def t_cdf(t: float, degrees: float) -> float:
     """
     if math.isinf(t):
         return float(t > 0)
-    tail = 0.5 * _incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
+    square = degrees + t * t
+    tail = 0.5 * _incomplete_beta(degrees / 2, 0.5, degrees / square, t * t / square)
     return 1 - tail if t > 0 else tail
 
 
@@ -50,14 +51,14 @@ def t_quantile(probability: float, degrees: float) -> float:
     return middle
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function."""
-    if x in (0.0, 1.0):
-        return x
+def _incomplete_beta(a: float, b: float, x: float, y: float) -> float:
+    """The regularised incomplete beta function at ``x``, where ``y`` is an exact 1 - x."""
+    if x == 0 or y == 0:
+        return float(y == 0)
     if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
+        return 1 - _incomplete_beta(b, a, y, x)
     log_scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    log_scale += a * math.log(x) + b * math.log1p(-x)
+    log_scale += a * math.log(x) + b * math.log(y)
     return math.exp(log_scale) / a * _continued_fraction(a, b, x)
 
 

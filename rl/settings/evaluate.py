@@ -78,5 +78,5 @@ class EvaluateConfig(TrackingConfig, RunConfig):
             raise ValueError(
                 f"reward_model ({self.reward_model}) reads token ids, and policy={name} has none"
             )
-        if not self.policy.settings.model:
+        if not self.model_name:
             raise ValueError(f"policy.model ('') must name the model of policy={name}")
