@@ -3,6 +3,17 @@
 Ids with a slash, as in ``reasoning-gym/gcd-v0``, are other libraries' tasks.
 
 Run with: python examples/01_play_an_environment.py
+
+Prints:
+    === code-sandbox-v0
+    Write f(xs) in Python: ...
+    --- action
+    def f(xs): return ...
+    --- reward 1 from {'hidden_tests': 1.0, ...}
+    ...
+    === sudoku-v0
+    ...
+    --- reward 1 from {'solved': 1.0}
 """
 
 from __future__ import annotations

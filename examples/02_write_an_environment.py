@@ -1,6 +1,10 @@
 """An environment of your own: guess a number with hints. Written once, checked, played by group.
 
 Run with: python examples/02_write_an_environment.py
+
+Prints:
+    CheckReport(env_id='guess-v0', ...
+    [{...'task': ...
 """
 
 from __future__ import annotations

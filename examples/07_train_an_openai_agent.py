@@ -3,8 +3,8 @@
 Boxes hold a colour, or the number of another box. The agent looks into boxes until it finds the
 colour. ``play`` is the whole agent; ``demonstrate`` is what ``model=tiny`` is warm-started on.
 
-Run with: python examples/04_train_an_openai_agent.py (a smoke test; docs/external-agents.md has the
-command that learns)
+Run with: python examples/07_train_an_openai_agent.py (a smoke test; docs/external-agents.md has the
+command that learns, and its success: 0.24 before, 0.83 after)
 """
 
 from __future__ import annotations
