@@ -15,7 +15,11 @@ from rl.errors import UsageError
 from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
 from rl.learner.lora import adapter_config, add_adapter, load_trained_state, trained_state
 from rl.learner.memory.offloading import Offloader
-from rl.learner.memory.quantization import num_weights, quantize_linear_layers
+from rl.learner.memory.quantization import (
+    num_weights,
+    quantize_linear_layers,
+    round_linear_layers,
+)
 from rl.learner.model import load_model, score_tokens, tolerance_of
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts
 from rl.learner.updater import Updater
@@ -47,6 +51,21 @@ def load_policy_model(spec: LearnerSpec) -> PreTrainedModel:
     if spec.lora.rank:
         add_adapter(model, spec.lora, spec.model, spec.seed)
     return model
+
+
+def save_rounded_base(spec: LearnerSpec, folder: Path) -> None:
+    """Write the base model of ``spec.lora.base_bits`` in full precision, with rounded weights.
+
+    Each weight has the value with which the learner of ``spec`` computes, so that a policy that
+    loads the folder samples from the learner's base model.
+
+    Raises:
+        RunFailure: the folder cannot be written.
+    """
+    assert spec.lora.base_bits, "the base model is quantised"
+    model = load_model(spec.model, device="cpu", dtype=getattr(torch, spec.dtype))
+    round_linear_layers(model, spec.lora.base_bits, spec.device)
+    save_checkpoint(folder, model, spec.tokenizer)
 
 
 class LocalWeights:

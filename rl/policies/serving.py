@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rl.errors import UsageError
@@ -105,3 +108,27 @@ class ServerEngine(PolicyEngine):
         tensors = await weights.tensors(complete=not self.loads_adapters)
         await policy.load_weights(tensors, weights.version)
         context.report(f"{policy.engine}: {policy.description}")
+
+
+async def base_model(context: PolicyContext) -> str:
+    """The model that servers load when they start: the run's, or a copy with rounded weights.
+
+    The copy is for ``lora.base_bits``: its weights have the values with which the learner computes.
+    It is deleted after the policy has closed.
+    """
+    from rl.learner.local import save_rounded_base
+    from rl.learner.lora import base_of
+
+    spec = context.spec
+    bits = spec.lora.base_bits
+    if not bits:
+        return base_of(spec.model)
+    if context.logs is None:
+        home = Path(context.stack.enter_context(TemporaryDirectory(prefix="turnwise-base-")))
+    else:
+        home = context.logs.parent
+    folder = home / "base-for-servers"
+    context.stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    context.report(f"writing the base model, rounded to {bits} bits, in full precision: {folder}")
+    await asyncio.to_thread(save_rounded_base, spec, folder)
+    return str(folder)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from rl.errors import UsageError
 from rl.policies.engine import PolicyContext, RunSettings
 from rl.policies.memory import DeviceFacts, PolicyMemory
-from rl.policies.serving import ServerEngine
+from rl.policies.serving import ServerEngine, base_model
 
 if TYPE_CHECKING:
     import torch
@@ -90,10 +90,10 @@ class VLLM(ServerEngine):
             raise UsageError("policy.sleep (True) must be False on a CPU: it frees a GPU's memory")
         if lora.rank > MAX_RANK:
             raise UsageError(f"lora.rank ({lora.rank}) must be at most {MAX_RANK} with vLLM")
-        if lora.base_bits:
+        if lora.base_bits and self.urls:
             raise UsageError(
-                f"lora.base_bits ({lora.base_bits}) must be 0 with vLLM, which samples from the "
-                "base model in full precision and so from another policy: give policy=local"
+                f"lora.base_bits ({lora.base_bits}) must be 0 with policy.url: those servers have "
+                "the base model without the learner's rounding; a server that the run starts has it"
             )
         if not self.urls:
             _check_support(config, device)
@@ -108,15 +108,14 @@ class VLLM(ServerEngine):
 
         return Transfer(RENDEZVOUS[self.transfer], deadline_s=self.load_s)
 
-    def start_config(self, context: PolicyContext) -> StartConfig:
-        """The settings with which vLLM is started for the run's model."""
+    def start_config(self, context: PolicyContext, model: str) -> StartConfig:
+        """The settings with which vLLM is started for the base model in the folder ``model``."""
         from agents.vllm.arguments import StartConfig
-        from rl.learner.lora import base_of
 
         config, facts = context.config, context.learner.facts
         adapter = facts.adapter
         return StartConfig(
-            model=base_of(context.spec.model),
+            model=model,
             lora_rank=adapter["r"] if adapter is not None else 0,
             lora_targets=tuple(adapter["target_modules"]) if adapter is not None else (),
             context_window=context.context_window,
@@ -283,7 +282,7 @@ class VLLMServers(VLLM):
             servers = [server(connect=VLLMClient.at(url)) for url in self.urls]
         else:
             context.report(f"starting vLLM, {self.replicas} server(s)")
-            configs = self._configs(context)
+            configs = self._configs(context, await base_model(context))
             servers = [server(runner=VLLMServerProcess(config)) for config in configs]
         policy = VLLMServerPolicy(
             servers,
@@ -297,7 +296,7 @@ class VLLMServers(VLLM):
         await self.start(policy, context)
         return policy
 
-    def _configs(self, context: PolicyContext) -> list[ServerConfig]:
+    def _configs(self, context: PolicyContext, model: str) -> list[ServerConfig]:
         """The settings with which each server is started."""
         import torch
 
@@ -306,7 +305,7 @@ class VLLMServers(VLLM):
         from rl.policies.devices import VARIABLE
 
         shared = ServerConfig(
-            **dataclasses.asdict(self.start_config(context)),
+            **dataclasses.asdict(self.start_config(context, model)),
             python=self.python,
             arguments=split_words(self.arguments),
         )
@@ -365,7 +364,7 @@ class VLLMInProcess(VLLM):
         from agents.vllm import EngineConfig, VLLMEnginePolicy, VLLMEngineProcess
         from agents.vllm.arguments import parse_pairs
 
-        start = dataclasses.asdict(self.start_config(context))
+        start = dataclasses.asdict(self.start_config(context, await base_model(context)))
         start["log"] = context.logs / "vllm-engine.log" if context.logs else None
         config = EngineConfig(**start, arguments=parse_pairs(self.arguments))
         policy = VLLMEnginePolicy(

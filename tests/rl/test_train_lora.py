@@ -146,13 +146,14 @@ def test_an_adapter_over_a_quantised_base_is_trained(words, tmp_path, toy_model)
     assert facts["num_parameters"] == sum(w.numel() for w in weights.values()) + trained
 
 
-def test_a_quantised_base_is_refused_with_vllm(words, tmp_path, capfd):
+def test_a_quantised_base_is_refused_with_running_servers(words, tmp_path, capfd):
     pytest.importorskip("bitsandbytes")
     settings = {"lora__rank": 4, "lora__base_bits": 4, "policy": "vllm-server"}
+    settings |= {"policy__url": "http://127.0.0.1:9"}
     assert main(words(tmp_path / "run", **settings)) != 0
     line = capfd.readouterr().err.splitlines()[-1]
-    assert line.startswith("error: lora.base_bits (4) must be 0 with vLLM")
-    assert line.endswith("give policy=local")
+    assert line.startswith("error: lora.base_bits (4) must be 0 with policy.url: ")
+    assert line.endswith("a server that the run starts has it")
 
 
 def test_the_learning_rate_of_an_adapter_is_ten_times_higher():

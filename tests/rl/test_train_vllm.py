@@ -49,3 +49,20 @@ def test_a_run_samples_from_a_server_and_each_update_is_proved(
     log = (out / "logs" / "vllm-0.log").read_text(errors="replace")
     assert "vllm" in log.lower()
     assert set(Path("/dev/shm").glob("turnwise-weights-*")) <= before
+
+
+def test_a_server_samples_from_the_learners_rounded_base(words, tmp_path, vllm_python):
+    """By the full-precision base the probe would fail: rounding to 4 bits moves it by 0.1 nats."""
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    out = tmp_path / "run"
+    served = {"policy": "vllm-server", "policy__python": vllm_python, "steps": 2}
+    small = {"model": "tiny", "tiny__demonstrations": 200, "tiny__steps": 60}
+    small |= {"tiny__vocab_size": 261, "tiny__context_length": 64, "tiny__num_layers": 1}
+    adapter = {"lora__rank": 8, "lora__base_bits": 4, "optimizer__lr": 1e-2}
+    assert main(words(out, **served, **small, **adapter)) == 0
+    reported = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in reported if "loss" in record]
+    assert len(steps) == 2
+    assert all(0 < record["sync/max_difference"] < 1e-4 for record in steps)
+    assert not (out / "base-for-servers").exists()

@@ -34,10 +34,36 @@ def quantize_linear_layers(
         device: device of the quantised weights. At most one full-precision layer is on it at a
             time.
     """
+    for name, module in _linear_layers(model):
+        model.set_submodule(name, QuantizedLinear(module, bits, device))
+
+
+@torch.no_grad()
+def round_linear_layers(
+    model: PreTrainedModel, bits: Literal[4, 8], device: torch.device | str
+) -> None:
+    """Round weights to the values with which :func:`quantize_linear_layers` computes, in place.
+
+    The weights keep their type and their full size.
+
+    Args:
+        model: a loaded model.
+        bits: bits of a weight.
+        device: the learner's device, whose kernels quantise the weights.
+    """
+    for _, module in _linear_layers(model):
+        layer = QuantizedLinear(module, bits, device)
+        module.weight.copy_(layer.dequantized(module.weight.dtype))
+
+
+def _linear_layers(model: PreTrainedModel) -> list[tuple[str, nn.Linear]]:
+    """All linear layers of the model except the output head, by name."""
     head = model.get_output_embeddings()
-    for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear) and module is not head:
-            model.set_submodule(name, QuantizedLinear(module, bits, device))
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    ]
 
 
 def num_weights(model: nn.Module) -> int:

@@ -11,7 +11,12 @@ from torch import nn
 
 from rl.credit.algorithms import ALGORITHMS
 from rl.learner.lora import add_adapter, trained_state
-from rl.learner.memory.quantization import QuantizedLinear, num_weights, quantize_linear_layers
+from rl.learner.memory.quantization import (
+    QuantizedLinear,
+    num_weights,
+    quantize_linear_layers,
+    round_linear_layers,
+)
 from rl.learner.model import load_model, score_tokens
 from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.learner.updater import Updater
@@ -158,6 +163,21 @@ def test_a_cast_of_the_model_keeps_the_weights(make_model):
     model.to(dtype=torch.bfloat16)
     after = [layer.dequantized(torch.float32) for layer in layers_of(model)]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_rounded_model_has_the_scores_of_the_quantised_one(make_model, tmp_path, bits, dtype):
+    """After a file as well, from which a server loads the model."""
+    pytest.importorskip("bitsandbytes")
+    base = make_model(dtype=dtype)
+    rounded = copy.deepcopy(base)
+    round_linear_layers(rounded, bits, "cpu")
+    rounded.save_pretrained(tmp_path)
+    rounded = load_model(tmp_path, dtype=dtype)
+    exact, quantised = score_tokens(base, IDS, 1.0), score_tokens(quantized(base, bits), IDS, 1.0)
+    assert score_tokens(rounded, IDS, 1.0) == quantised
+    assert max(abs(a - b) for a, b in zip(exact, quantised, strict=True)) > 1e-3
 
 
 def test_a_saved_adapter_is_added_to_the_base_in_full_precision(make_model, tmp_path):
