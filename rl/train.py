@@ -92,6 +92,7 @@ async def train(
             open_runtime(config, display.report, folder.logs, ahead, activities) as runtime,
             Trainer(config, folder, runtime) as trainer,
             Interrupt(display.report, activities, host) as interrupt,
+            host.short_collections(),
         ):
             outcome.before = await _begin(trainer, interrupt, tracker)
             watchdog.step = trainer.progress.step
@@ -110,7 +111,6 @@ async def train(
                 last = step == config.steps or 0 < config.max_seconds <= trainer.progress.seconds
                 if last or step % config.eval.every == 0:
                     metrics |= await _validate_now(trainer, phase, interrupt)
-                metrics |= activities.take()
                 saves = last or step % config.save_every == 0
                 await _record_step(trainer, tracker, phase, metrics, groups, saves)
                 if last:
@@ -145,6 +145,9 @@ async def _begin(trainer: Trainer, interrupt: Interrupt, tracker: Tracker) -> Pa
         await asyncio.to_thread(tracker.open, trainer.progress.step)
     if resumed:
         tracker.report(f"resumed after step {trainer.progress.step}")
+        if trainer.folder.changes:
+            tracker.report(f"changed settings: {', '.join(trainer.folder.changes)}")
+        trainer.folder.record_changes(trainer.progress.step)
     else:
         trainer.folder.write_config(trainer.config, trainer.runtime.facts())
         before = await interrupt.unless_asked(_test(trainer, "before training", tracker))
@@ -171,6 +174,7 @@ async def _record_step(
     saves: bool,
 ) -> None:
     """Log a step and call the callbacks. Save the step if ``saves`` or if a callback fails."""
+    metrics = {**metrics, **trainer.runtime.activities.take()}
     tracker.log(metrics)  # Before the checkpoint, so that its metrics are on the disk.
     if saves:
         with phase("save"):

@@ -3,13 +3,14 @@
     python -m benchmarks.speed.data_path [episodes] [tokens] [results.json]
 
 An episode has turns of 512 context tokens and 512 sampled tokens; by default a step has 512
-episodes of 32,768 tokens. The benchmark goes through a step as ``rl.train`` does: it appends and
-checks the episodes on the event loop. In threads it computes their metrics, writes and reads their
-files, encodes the stream's state for a checkpoint, and makes the batch and GRPO's advantages.
-Meanwhile the loop counts its longest pause. Prints one line of JSON, and writes it to the file:
-seconds for a million tokens of each part, the longest pauses, and the files' sizes. ``cpu`` is the
-time of a CPU that the process used: on a busy machine, ``wall`` also counts the time of others.
-The loop itself beats all the time, which is part of ``cpu`` in parts that a thread computes.
+episodes of 32,768 tokens. The benchmark goes through a step as ``rl.train`` does, with short
+garbage collections as in its process: it appends and checks the episodes on the event loop. In
+threads it computes their metrics, writes and reads their files, encodes the stream's state for a
+checkpoint, and makes the batch and GRPO's advantages. Meanwhile the loop counts its longest pause.
+Prints one line of JSON, and writes it to the file: seconds for a million tokens of each part, the
+longest pauses, and the files' sizes. ``cpu`` is the time of a CPU that the process used: on a busy
+machine, ``wall`` also counts the time of others. The loop itself beats all the time, which is part
+of ``cpu`` in parts that a thread computes.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.rollout.trajectory_files import read_trajectories, tokens_path, write_trajectories
 from rl.run.folder import versions
 from rl.run.metrics.episodes import rollout_metrics, staleness_metrics
+from rl.run.process.host import COMMAND
 
 CONTEXT, SAMPLED, GROUP = 512, 512, 8
 VOCABULARY = 151_936
@@ -150,12 +152,17 @@ async def measure(episodes: int, tokens: int, folder: Path) -> dict[str, Any]:
     }
 
 
+async def _measured(episodes: int, tokens: int, folder: Path) -> dict[str, Any]:
+    async with COMMAND.short_collections():
+        return await measure(episodes, tokens, folder)
+
+
 def main() -> None:
     words = sys.argv[1:]
     out = Path(words.pop()) if words and words[-1].endswith(".json") else None
     episodes, tokens = (int(word) for word in [*words, *("512", "32768")[len(words) :]])
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(episodes, tokens, Path(folder)))
+        found = asyncio.run(_measured(episodes, tokens, Path(folder)))
     found |= {"load": os.getloadavg()[0], "versions": versions()}
     print(json.dumps(found))
     if out is not None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from rl.errors import STALLED, RunStalled, Unclosed
@@ -107,6 +107,10 @@ class Job(Generic[T]):
         finally:
             with self._lock:
                 self._on_stop = None
+
+    def short_collections(self) -> AbstractAsyncContextManager[None]:
+        """A context without effect: the program decides about its garbage collection."""
+        return nullcontext()
 
     def end(self, code: int, reason: str) -> None:
         """Abandon the thread. The caller gets an error, and the program continues."""

@@ -7,6 +7,7 @@
     metrics.jsonl        one line per step, under TRL's names if TRL has one
     trajectories/        step-000012.jsonl.gz: every episode; step-000012.npz: all tokens
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
+    changes.jsonl        settings that changed when the run was resumed
     result.json          success before and after, and the steps without a gradient
     curve.png            reward and validation over the run
     ledger.png           the seconds of each step by activity
@@ -135,6 +136,17 @@ class RunFolder:
         """Write the resolved configuration, and the versions of Python, packages and code."""
         self._write_json("config.json", to_plain(config))
         self._write_json("versions.json", {**versions(), **extra})
+
+    def record_changes(self, step: int) -> None:
+        """Append a line with the changed settings to changes.jsonl, if a resumed run has any.
+
+        Args:
+            step: the last step with the former settings.
+        """
+        if self.changes:
+            path = self.path / "changes.jsonl"
+            with writing(path), path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, "changes": self.changes}) + "\n")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the run's result."""

@@ -57,13 +57,18 @@ def test_a_run_of_an_earlier_version_is_replayed_and_continued(words, tmp_path, 
     for key in ("packing", "memory", "plan"):
         del recorded[key]
     del recorded["optimizer"]["state_bits"]
+    del recorded["lora"]["base_bits"]
     (run / "config.json").write_text(json.dumps(recorded))
     shutil.copytree(run, command)
     capfd.readouterr()
     assert config_of(run).packing is False
     assert replay([str(run)]) == 0
     assert json.loads(capfd.readouterr().out)["equal"] is True
+    changed = "memory.activation_checkpointing=on (before: auto), steps=3 (before: 2)"
     assert train([f"resume={run}", "steps=3", "memory.activation_checkpointing=on"]) == 0
+    assert f"changed settings: {changed}" in capfd.readouterr().err.splitlines()
+    (line,) = (run / "changes.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"step": 2, "changes": changed.split(", ")}
     assert replay([str(run)]) == 0
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["equal"] is True
     # Without resume=RUN the command's own settings count, as far as they may differ.

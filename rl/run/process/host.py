@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from typing import Any, Protocol
 
 from rl.run.process.closing import end_process
@@ -17,6 +23,13 @@ class Host(Protocol):
 
     def listening(self, on_stop: Callable[[], None]) -> AbstractContextManager[None]:
         """While the context lasts, each request to stop calls ``on_stop``."""
+        ...
+
+    def short_collections(self) -> AbstractAsyncContextManager[None]:
+        """While the context lasts, garbage collections are short, if the run owns the process.
+
+        Enter the context when all packages are imported and the model is loaded.
+        """
         ...
 
     def end(self, code: int, reason: str) -> None:
@@ -36,7 +49,7 @@ class CommandProcess:
     def listening(self, on_stop: Callable[[], None]) -> Iterator[None]:
         """While the context lasts, Ctrl-C and SIGTERM call ``on_stop``.
 
-        The handlers are Python's, not the event loop's, so they also work while the loop is busy.
+        Python calls the handlers, not the event loop, so they also work while the loop is busy.
         """
         before: dict[signal.Signals, Any] = {}
         try:
@@ -46,6 +59,20 @@ class CommandProcess:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @asynccontextmanager
+    async def short_collections(self) -> AsyncIterator[None]:
+        """While the context lasts, garbage collections skip the objects that exist at its start.
+
+        Half a million objects of torch and transformers exist then. A full collection that visits
+        them stops the event loop and all threads for about 0.1 s.
+        """
+        gc.collect()
+        gc.freeze()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
 
     def end(self, code: int, reason: str) -> None:
         """End the process at once."""

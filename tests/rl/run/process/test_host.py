@@ -1,0 +1,26 @@
+"""A command's process, and a program that uses the Python API: what a run may do to each."""
+
+from __future__ import annotations
+
+import gc
+
+from rl.api.job import Job
+from rl.run.process.host import COMMAND
+
+
+async def test_a_commands_collections_skip_what_was_there():
+    present = len(gc.get_objects())
+    async with COMMAND.short_collections():
+        assert gc.get_freeze_count() > present / 2
+        assert len(gc.get_objects()) < present / 2
+    assert gc.get_freeze_count() == 0, "garbage from before is collected again afterwards"
+    assert len(gc.get_objects()) > present / 2
+
+
+def test_a_programs_collections_stay_as_they_are():
+    async def work(job):
+        before = gc.get_freeze_count()
+        async with job.short_collections():
+            return gc.get_freeze_count() - before
+
+    assert Job(work, 5.0).result() == 0
