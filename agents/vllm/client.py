@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -134,7 +135,7 @@ class VLLMClient:
         # This endpoint reports no versions, but a restarted server has another label.
         if not self.reports_versions and (label := await self.version()) != str(version):
             raise Broken(f"{self.url} has weights {label!r}, not {version}: was it restarted?")
-        return self._completion(answer, self._expected(prompt_ids, sampling, version))
+        return await self._completion(answer, self._expected(prompt_ids, sampling, version))
 
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
@@ -150,7 +151,7 @@ class VLLMClient:
         name = f"probe-{version}"
         body = self._body(prompt_ids, sampling, name, name, priority=FIRST, prompt=True)
         answer = await self._ask(body, self._load_s)
-        completion = self._completion(answer, self._expected(prompt_ids, sampling, version))
+        completion = await self._completion(answer, self._expected(prompt_ids, sampling, version))
         try:
             return prompt_logprobs_of(answer, prompt_ids), completion
         except BadAnswer as bad:
@@ -329,9 +330,11 @@ class VLLMClient:
     ) -> Expected:
         return Expected.of(prompt_ids, sampling, self.context_window, version)
 
-    def _completion(self, answer: Mapping[str, Any], expected: Expected) -> Completion:
+    async def _completion(self, answer: Mapping[str, Any], expected: Expected) -> Completion:
+        """The checked completion. Supports, which have many ids, are read in a thread."""
+        read = partial(completion_of, self.endpoint, answer, expected)
         try:
-            return completion_of(self.endpoint, answer, expected)
+            return await asyncio.to_thread(read) if expected.needs_support else read()
         except BadAnswer as bad:
             raise Broken(f"{self.url}: invalid response: {bad}") from bad
         except NoSupport as missing:

@@ -93,7 +93,7 @@ class Engine:
         output = await self._ask(
             prompt_ids, sampling, request_id, str(version), deadline_s, priority=priority
         )
-        return self._completion(output, expected)
+        return await self._completion(output, expected)
 
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
@@ -117,7 +117,7 @@ class Engine:
             entries = zip(prompt_ids, rows, strict=False)
             read = [_logprob(row, token) for token, row in entries]
         try:
-            return scored(prompt_ids, read), self._completion(output, expected)
+            return scored(prompt_ids, read), await self._completion(output, expected)
         except BadAnswer as bad:
             raise Broken(f"{self.url}: invalid response: {bad}") from bad
 
@@ -260,21 +260,14 @@ class Engine:
         finally:
             self.num_running -= 1
 
-    def _completion(self, output: Any, expected: Expected) -> Completion:
-        choice = output.outputs[0]
-        tokens = [int(token) for token in choice.token_ids]
-        rows = choice.logprobs or ()
-        logprobs = [_logprob(row, token) for token, row in zip(tokens, rows, strict=False)]
-        sampled = Sampled(
-            tokens,
-            [logprob for logprob in logprobs if logprob is not None],
-            [Span(span.version, span.start, span.end) for span in choice.weight_versions or ()],
-            choice.finish_reason,
-            choice.stop_reason,
-            None if choice.sampling_mask is None else choice.sampling_mask.token_ids,
-        )
+    async def _completion(self, output: Any, expected: Expected) -> Completion:
+        """The checked completion. Supports, which have many ids, are read in a thread."""
+
+        def read() -> Completion:
+            return completion_from(_sampled(output.outputs[0]), expected)
+
         try:
-            return completion_from(sampled, expected)
+            return await asyncio.to_thread(read) if expected.needs_support else read()
         except BadAnswer as bad:
             raise Broken(f"{self.url}: invalid response: {bad}") from bad
         except NoSupport as missing:
@@ -300,6 +293,21 @@ def _lora_request(folder: Path, *, load_inplace: bool = False) -> Any:
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(ADAPTER, 1, str(folder), load_inplace=load_inplace)
+
+
+def _sampled(choice: Any) -> Sampled:
+    """VLLM's completion, before any check."""
+    tokens = [int(token) for token in choice.token_ids]
+    rows = choice.logprobs or ()
+    logprobs = [_logprob(row, token) for token, row in zip(tokens, rows, strict=False)]
+    return Sampled(
+        tokens,
+        [logprob for logprob in logprobs if logprob is not None],
+        [Span(span.version, span.start, span.end) for span in choice.weight_versions or ()],
+        choice.finish_reason,
+        choice.stop_reason,
+        None if choice.sampling_mask is None else choice.sampling_mask.token_ids,
+    )
 
 
 def _logprob(row: Any, token: int) -> float | None:

@@ -87,11 +87,11 @@ def completion_of(endpoint: Endpoint, answer: Mapping[str, Any], expected: Expec
         NoSupport: the sampling support is missing.
     """
     with _readable():
-        sampled = _sampled(endpoint, answer)
+        sampled = _sampled(endpoint, answer, with_support=expected.needs_support)
     return completion_from(sampled, expected)
 
 
-def _sampled(endpoint: Endpoint, answer: Mapping[str, Any]) -> Sampled:
+def _sampled(endpoint: Endpoint, answer: Mapping[str, Any], *, with_support: bool) -> Sampled:
     choice = _choice(answer)
     scores = choice.get("logprobs") or {}
     if endpoint == "generate":
@@ -105,7 +105,7 @@ def _sampled(endpoint: Endpoint, answer: Mapping[str, Any]) -> Sampled:
         spans = None
     tokens = list(map(int, choice.get("token_ids") or ()))
     reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
-    mask = choice.get("sampling_mask")
+    mask = choice.get("sampling_mask") if with_support else None
     supports = None if mask is None else [list(map(int, support)) for support in mask]
     return Sampled(tokens, logprobs, spans, reason, stopped_by, supports)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,8 +54,10 @@ class Support:
         counts = torch.zeros(num_tokens, dtype=torch.int64)
         for first, supports in parts:
             counts[first : first + len(supports)] = torch.tensor([len(ids) for ids in supports])
-        ids = chain.from_iterable(ids for _, supports in parts for ids in supports)
-        return cls._of_counts(torch.tensor(list(ids), dtype=torch.int32), counts)
+        # One span at a time, as a call of NumPy on lists lets no other thread run.
+        ids = [np.fromiter(chain.from_iterable(supports), np.int32) for _, supports in parts]
+        joined = np.concatenate([np.empty(0, np.int32), *ids])
+        return cls._of_counts(torch.from_numpy(joined), counts)
 
     @classmethod
     def _of_counts(cls, ids: Tensor, counts: Tensor) -> Support:

@@ -111,7 +111,7 @@ class Episode:
         try:
             while True:
                 trajectory, retryable = await self._attempt()
-                trajectory.check()
+                await trajectory.acheck()
                 if not retryable or self.attempt >= self.context.limits.retries:
                     if trajectory.failure is not None:
                         logger.warning("episode %s failed: %s", self.session, trajectory.failure)

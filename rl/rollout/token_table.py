@@ -35,10 +35,11 @@ def to_table(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], 
     }
     table["loss_mask"] = table["loss_mask"].astype(np.bool_)
     table["sampling_logprobs"] = _narrow(table["sampling_logprobs"])
-    supports = [support for segment in segments for support in segment.supports]
-    if supports:
-        table[SIZES] = np.fromiter(map(len, supports), np.int32, len(supports))
-        table[IDS] = np.fromiter(chain.from_iterable(supports), np.int32, int(table[SIZES].sum()))
+    if any(segment.supports for segment in segments):
+        # One segment at a time, as a call of NumPy on lists lets no other thread run.
+        sizes = [_sizes(segment.supports) for segment in segments]
+        ids = [_ids(s.supports, n) for s, n in zip(segments, sizes, strict=True)]
+        table[SIZES], table[IDS] = np.concatenate(sizes), np.concatenate(ids)
     return [_record(trajectory) for trajectory in trajectories], table
 
 
@@ -103,11 +104,19 @@ def _described(segment: Segment) -> dict[str, Any]:
     }
 
 
+def _sizes(supports: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+    return np.fromiter(map(len, supports), np.int32, len(supports))
+
+
+def _ids(supports: Sequence[Sequence[int]], sizes: NDArray[np.int32]) -> NDArray[np.int32]:
+    return np.fromiter(chain.from_iterable(supports), np.int32, int(sizes.sum()))
+
+
 def _supports(table: Table) -> Iterator[list[int]]:
     """The sampling supports of all tokens that have a support, in order."""
     sizes, ids = _support_columns(table)
     end = 0
-    for size in sizes.tolist():
+    for size in map(int, sizes):
         start, end = end, end + size
         yield ids[start:end].tolist()
 

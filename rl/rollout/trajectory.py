@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -213,6 +214,19 @@ class Trajectory:
         # A failed episode may lack its last turn, and is not trained on.
         if self.failure is None:
             self._check_turns()
+
+    async def acheck(self) -> None:
+        """Asynchronous form of :meth:`check`.
+
+        Checks the sampling supports, which can be thousands of ids for a token, in a thread.
+
+        Raises:
+            AssertionError: the record contradicts itself.
+        """
+        if any(segment.supports for segment in self.segments):
+            await asyncio.to_thread(self.check)
+        else:
+            self.check()
 
     def _check_turns(self) -> None:
         """Assert that the masks select the recorded number of tokens of each turn."""

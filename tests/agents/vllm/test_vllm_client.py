@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import aiohttp
 import pytest
@@ -13,6 +14,7 @@ from agents.completion import SamplingParams
 from agents.serving.errors import Refused
 from agents.serving.server import open_session
 from agents.vllm.client import VLLMClient
+from agents.vllm.protocol import completion_of
 
 
 @pytest.mark.parametrize(("has_it", "expected"), [(True, "generate"), (False, "completions")])
@@ -103,3 +105,30 @@ async def test_a_server_that_reports_supports_gets_no_request_without_top_k():
         about = {"request_id": "a", "version": 1, "priority": 0, "deadline_s": 5}
         with pytest.raises(Refused, match=r"set sampling\.top_k and eval\.top_k, or start it"):
             await client.generate([1], SamplingParams(max_tokens=1), **about)
+
+
+async def test_supports_are_read_beside_the_event_loop(monkeypatch):
+    threads = []
+
+    def read(*arguments):
+        threads.append(threading.current_thread() is threading.main_thread())
+        return completion_of(*arguments)
+
+    async def generate(request):
+        entries = [{"logprob": -0.5}, {"logprob": -1.0}]
+        choice = {"token_ids": [5, 6], "logprobs": {"content": entries}, "finish_reason": "length"}
+        choice["weight_versions"] = [{"version": "1", "start": 0, "end": 2}]
+        choice["sampling_mask"] = [[5, 7], [6, 8]]
+        return web.json_response({"choices": [choice]})
+
+    monkeypatch.setattr("agents.vllm.client.completion_of", read)
+    app = web.Application()
+    app.router.add_post("/inference/v1/generate", generate)
+    about = {"request_id": "a", "version": 1, "priority": 0, "deadline_s": 5}
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        client = VLLMClient(str(server.make_url("")), session, short_s=5, load_s=5)
+        client.context_window = 64
+        whole = await client.generate([1], SamplingParams(max_tokens=2), **about)
+        limited = await client.generate([1], SamplingParams(max_tokens=2, top_k=2), **about)
+    assert (whole.supports, limited.supports) == (None, ([5, 7], [6, 8]))
+    assert threads == [True, False]

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import math
+import threading
 
 import pytest
 
@@ -168,3 +169,23 @@ def test_finished_members_are_those_that_did_not_fail(sound):
     failed = dataclasses.replace(copy.deepcopy(sound), terminated=False, failure="gone")
     group = TrajectoryGroup([failed, sound])
     assert group.finished == [sound]
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_supports_are_checked_beside_the_event_loop(sound, monkeypatch, limited):
+    threads, check = [], Trajectory.check
+
+    def checked(self):
+        threads.append(threading.current_thread() is threading.main_thread())
+        check(self)
+
+    monkeypatch.setattr(Trajectory, "check", checked)
+    (segment, *_) = sound.segments
+    if limited:
+        marks = zip(segment.token_ids, segment.loss_mask, strict=True)
+        segment.supports = [[token] if mask else [] for token, mask in marks]
+    await sound.acheck()
+    assert threads == [not limited]
+    segment.loss_mask[0] = 1
+    with pytest.raises(AssertionError):
+        await sound.acheck()
