@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +19,12 @@ from rl.run.process.activity import Activities
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import Trajectory
+
+logger = logging.getLogger(__name__)
+_SLOW_BUILD_S = 0.05
+"""Seconds of a processor for one environment above which a warning is logged."""
+_NUM_TIMED = 4
+"""Number of environments whose building is timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +80,8 @@ class EpisodeContext:
     """Called at the end of each episode."""
     on_played: Callable[[int, int, Trajectory], None] = lambda task, member, trajectory: None
     """Called with each episode's task, member and record at its end, before :meth:`on_episode`."""
+    _build_s: list[float] = field(default_factory=list, init=False, repr=False)
+    """Seconds of a processor in which each of the first environments was built."""
 
     def new_agent(self, session: str, turn_seed: Callable[[int], int]) -> Agent:
         """An agent for one role of an episode.
@@ -90,8 +100,29 @@ class EpisodeContext:
         )
 
     def make_env(self) -> TextEnv[Any, Any]:
-        """A new environment that shares the services."""
-        return envs.make_from(self.env_id, self.options, self.services)
+        """A new environment that shares the services.
+
+        Each attempt of an episode gets its own, so that no episode can change another. Logs a
+        warning if environments take long to build.
+        """
+        began = time.thread_time()
+        env = envs.make_from(self.env_id, self.options, self.services)
+        if len(self._build_s) < _NUM_TIMED:
+            self._build_s.append(time.thread_time() - began)
+            if len(self._build_s) == _NUM_TIMED:
+                self._warn_of_slow_builds()
+        return env
+
+    def _warn_of_slow_builds(self) -> None:
+        # The first environment may fill a cache.
+        seconds = min(self._build_s[1:])
+        if seconds > _SLOW_BUILD_S:
+            logger.warning(
+                "%s takes %.2f s to build, for each episode, and all others stand still meanwhile: "
+                "in __init__, get what takes long from a function with functools.cache, or from "
+                "open_services",
+                *(self.env_id, seconds),
+            )
 
     async def services_ready(self) -> None:
         """Wait until the queue of each service is short, before a turn sends more requests."""
