@@ -6,13 +6,15 @@ import asyncio
 import functools
 import random
 
+import numpy as np
 import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from agents.completion import FinishReason, SamplingParams
 from agents.local import Limits
-from agents.local.forward import position_bytes
+from agents.local.batched import BatchedForward
+from agents.local.forward import Batch, position_bytes
 from agents.policy import PolicyFailure
 
 THIN = ["qwen3", "qwen2", "llama", "mistral"]
@@ -461,3 +463,27 @@ def test_the_bytes_of_a_position_are_those_of_its_keys_and_values(family, make_m
     cached = model(torch.ones(1, 7, dtype=torch.long), use_cache=True).past_key_values
     size = sum(layer.keys.nbytes + layer.values.nbytes for layer in cached.layers)
     assert position_bytes(model) == size // 7
+
+
+def test_padding_beside_a_long_row_stays_within_the_models_positions(make_model):
+    """A row that is nearly full, in a batch with a longer chunk: the padding ends after it."""
+    model = make_model("gpt2")
+    window = model.config.n_positions
+    forward = BatchedForward(model)
+    forward.reserve(2, window + 60)
+    full, short = (np.array(row) for row in random_prompts([window - 1, 63]))
+    none, counts = np.zeros(0, dtype=np.int64), np.array([window - 6, 2])
+    chunks = np.zeros((2, window - 6), dtype=np.int64)
+    chunks[0], chunks[1, :2] = full[: window - 6], short[:2]
+    forward.run(Batch(none, chunks, counts, np.zeros(2, dtype=np.int64)))
+    # Four tokens at the end of the window, and 60 at the beginning of the other row.
+    chunks = np.zeros((2, 60), dtype=np.int64)
+    chunks[0, :4], chunks[1] = full[window - 6 : window - 2], short[2:62]
+    forward.run(Batch(none, chunks, np.array([4, 60]), counts))
+    last = np.array([full[-1], short[-1]])
+    nothing = np.zeros((0, 0), dtype=np.int64)
+    found = forward.run(Batch(last, nothing, none, np.array([window - 2, 62])))
+    for row, logits in zip((full, short), found, strict=True):
+        with torch.no_grad():
+            expected = model(torch.from_numpy(row)[None]).logits[0, -1]
+        assert (logits - expected).abs().max() < 1e-3
