@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rl.api.functions import ajudge_pairs as ajudge_pairs
     from rl.api.functions import alabel_steps as alabel_steps
     from rl.api.functions import amerge_models as amerge_models
+    from rl.api.functions import apush_to_hub as apush_to_hub
     from rl.api.functions import areplay_run as areplay_run
     from rl.api.functions import arun_pipeline as arun_pipeline
     from rl.api.functions import distill_episodes as distill_episodes
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rl.api.functions import judge_pairs as judge_pairs
     from rl.api.functions import label_steps as label_steps
     from rl.api.functions import merge_models as merge_models
+    from rl.api.functions import push_to_hub as push_to_hub
     from rl.api.functions import replay_run as replay_run
     from rl.api.functions import run_pipeline as run_pipeline
     from rl.api.results import Evaluation as Evaluation
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from rl.pipeline import PipelineConfig as PipelineConfig
     from rl.preferences.config import DPOConfig as DPOConfig
     from rl.preferences.config import RewardModelConfig as RewardModelConfig
+    from rl.push import PushConfig as PushConfig
     from rl.replay import ReplayConfig as ReplayConfig
     from rl.rollout.curriculum import CurriculumConfig as CurriculumConfig
     from rl.settings.chat import ChatConfig as ChatConfig
@@ -70,9 +73,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "rl.api.functions": (
         "Interrupted adistill_episodes aevaluate afit afit_dpo afit_reward_model afit_sft "
-        "ajudge_pairs alabel_steps amerge_models areplay_run arun_pipeline distill_episodes "
-        "evaluate fit fit_dpo fit_reward_model fit_sft judge_pairs label_steps merge_models "
-        "replay_run run_pipeline"
+        "ajudge_pairs alabel_steps amerge_models apush_to_hub areplay_run arun_pipeline "
+        "distill_episodes evaluate fit fit_dpo fit_reward_model fit_sft judge_pairs label_steps "
+        "merge_models push_to_hub replay_run run_pipeline"
     ),
     "rl.distill": "DistillConfig",
     "rl.errors": "RunFailure RunStalled Unclosed UsageError",
@@ -81,6 +84,7 @@ _MODULES = {
     "rl.merge": "MergeConfig",
     "rl.pipeline": "PipelineConfig",
     "rl.preferences.config": "DPOConfig RewardModelConfig",
+    "rl.push": "PushConfig",
     "rl.replay": "ReplayConfig",
     "rl.api.results": "Evaluation Result Run read_run",
     "rl.rollout.curriculum": "CurriculumConfig",
@@ -104,6 +108,7 @@ _MEANT = {
     "judge": "judge_pairs",
     "merge": "merge_models",
     "step_labels": "label_steps",
+    "push": "push_to_hub",
     "replay": "replay_run",
     "pipeline": "run_pipeline",
 }

@@ -17,6 +17,12 @@ from safetensors import SafetensorError
 from rl.errors import REFUSED_INPUTS, RunFailure, UsageError
 
 
+def turnwise_cache() -> Path:
+    """The cache of turnwise: ``$TURNWISE_CACHE``, or ``turnwise`` in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    return Path(os.environ.get("TURNWISE_CACHE", str(Path(base) / "turnwise")))
+
+
 def make_folder(path: Path) -> None:
     """Create the folder ``out`` and check, before the work, that it is writable.
 

@@ -259,6 +259,7 @@ async def _end(
     tracker: Tracker,
 ) -> None:
     """Finish a run: test the best weights, or save a stopped run, and write the result."""
+    from rl.reports.card import write_card
     from rl.run.curve import draw_curve
     from rl.run.ledger_chart import draw_ledger
     from rl.run.metrics.no_gradient import causes_in, no_gradient_of
@@ -283,6 +284,8 @@ async def _end(
     images = {name: trainer.folder.path / f"{name}.png" for name in ("curve", "ledger")}
     draw_curve(records, images["curve"], title)
     draw_ledger(records, images["ledger"], title)
+    # Again: the result, the curve and the best validation's metrics are written now.
+    write_card(trainer.folder.checkpoints / "best", trainer.folder.path)
     tracker.finish(result, images)
 
 

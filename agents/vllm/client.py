@@ -63,6 +63,8 @@ class VLLMClient:
         self._adapter: str | None = None
         """The path under which the server knows the adapter, or None if it knows none."""
         self.context_window = 0
+        self.vllm_version = "unknown"
+        """The server's version of vLLM."""
         self.endpoint: Endpoint = "generate"
         self.max_num_seqs: int | None = None
         """Number of requests that the server computes at the same time, or None if unknown."""
@@ -112,6 +114,7 @@ class VLLMClient:
             )
         except Refused as refusal:
             self.endpoint = "completions" if refusal.status == 404 else "generate"
+        self.vllm_version = await self._vllm_version()
         await self._describe_scheduler()
 
     async def generate(
@@ -305,6 +308,13 @@ class VLLMClient:
             return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
         except (Refused, ValueError):
             return None
+
+    async def _vllm_version(self) -> str:
+        """The server's version of vLLM, or "unknown" if the server does not report it."""
+        try:
+            return str((await self._call("GET", "/version", self._short_s))["version"])
+        except (Refused, KeyError, TypeError):
+            return "unknown"
 
     async def _describe_scheduler(self) -> None:
         """Query the settings with which the server was started.

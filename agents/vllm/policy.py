@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agents.serving.policy import ServerPolicy
+from agents.vllm.client import VLLMClient
 
 
 class VLLMServerPolicy(ServerPolicy):
@@ -14,4 +15,7 @@ class VLLMServerPolicy(ServerPolicy):
 
     def facts(self) -> dict[str, object]:
         """Properties of the policy that a run records."""
-        return super().facts() | {"policy": "vllm-server"}
+        clients = [server.client for server in self._servers]
+        versions = {c.vllm_version for c in clients if isinstance(c, VLLMClient)}
+        own = {"policy": "vllm-server", "vllm": ", ".join(sorted(versions))}
+        return super().facts() | own

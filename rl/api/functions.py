@@ -23,6 +23,7 @@ from rl.judge import JudgeConfig
 from rl.merge import MergeConfig
 from rl.pipeline import PipelineConfig, read_stages, unfinished
 from rl.preferences.config import DPOConfig, RewardModelConfig
+from rl.push import PushConfig
 from rl.replay import ReplayConfig
 from rl.run.metrics.intervals import PassRate
 from rl.run.process.command import with_model_folder
@@ -176,6 +177,16 @@ async def arun_pipeline(config: PipelineConfig) -> dict[str, Path]:
     return await while_awaited(_run_pipeline, config)
 
 
+def push_to_hub(config: PushConfig) -> Result:
+    """Upload a trained model and its card to the Hugging Face hub: ``python -m rl.push``."""
+    return wait_for(_push_to_hub, config)
+
+
+async def apush_to_hub(config: PushConfig) -> Result:
+    """Asynchronous form of :func:`push_to_hub`."""
+    return await while_awaited(_push_to_hub, config)
+
+
 async def _fit(config: TrainConfig, job: Job[Any], callbacks: Sequence[Callback] = ()) -> Run:
     from rl.train import train
 
@@ -252,6 +263,13 @@ async def _replay(config: ReplayConfig, job: Job[Any]) -> Result:
     from rl.replay import replay
 
     return _made(await replay(config), "model")
+
+
+async def _push_to_hub(config: PushConfig, job: Job[Any]) -> Result:
+    from rl.push import push
+
+    metrics = blocking(push, config, job)
+    return Result(None, Path(str(metrics["model"])), metrics)
 
 
 def _made(metrics: Mapping[str, object], key: str) -> Result:

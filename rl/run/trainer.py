@@ -22,6 +22,7 @@ from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, tidy
 from rl.learner.seam import Experience
+from rl.reports.card import write_card
 from rl.rollout.async_rollouts import GroupStream
 from rl.rollout.curriculum import make_curriculum
 from rl.rollout.dynamic_sampling import drop_uninformative, fill
@@ -198,6 +199,7 @@ class Trainer:
         if success is None or success > self.best.success:
             self.best = Best(self.progress.step, -math.inf if success is None else success)
             await self.learner.save(self._best_path, dataclasses.asdict(self.best))
+            await asyncio.to_thread(write_card, self._best_path, self.folder.path)
         self.progress.validation_due = False
 
     async def test(self) -> PassRate:

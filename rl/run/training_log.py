@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rl.files import replace_text
+from rl.reports.card import write_card
 from rl.run.curve import draw_losses
 from rl.settings.parsing.files import as_values
 from rl.settings.parsing.plain import to_plain
@@ -85,5 +86,10 @@ class TrainingLog(Tracker):
         draw_losses([r for r in self._records if "loss" in r], self._folder / CURVE, title)
 
     def finish(self, result: Mapping[str, Any], images: Mapping[str, Path] | None = None) -> None:
-        """Finish the tracker, and pass the curve to it as an image; see :meth:`Tracker.finish`."""
+        """Finish the tracker, and write the model's card; see :meth:`Tracker.finish`.
+
+        The tracker gets the curve as an image.
+        """
+        if "model" in result:
+            write_card(Path(str(result["model"])), self._folder, result)
         super().finish(result, {"curve": self._folder / CURVE, **(images or {})})

@@ -37,7 +37,7 @@ from envs.mixture.parts import MixOptions
 from envs.user_files import short_name, source_files
 from rl.data.conversations import Conversation
 from rl.data.demonstrations import demonstrate
-from rl.files import writing
+from rl.files import turnwise_cache, writing
 from rl.learner.settings import OptimizerConfig
 from rl.run.process.activity import Count
 from rl.runtime.imitation import imitate, supervised
@@ -125,9 +125,8 @@ def _after_each(count: Count, steps: int) -> Callable[[int, float], bool]:
 
 
 def cache_folder() -> Path:
-    """The cache of tiny models, in ``$TURNWISE_CACHE`` or ``turnwise`` in the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-    return Path(os.environ.get("TURNWISE_CACHE", str(Path(base) / "turnwise"))) / "tiny"
+    """The folder ``tiny`` of turnwise's cache."""
+    return turnwise_cache() / "tiny"
 
 
 def train_tokenizer(

@@ -50,6 +50,7 @@ class ScriptedServer:
         """Its routes."""
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/version", self._version)
         app.router.add_get("/server_info", self._info)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/weight_info", self._weight_info)
@@ -65,6 +66,9 @@ class ScriptedServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "max_model_len": 64}]})
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.32.1"})
 
     async def _info(self, request: web.Request) -> web.Response:
         scheduler = {"max_num_seqs": self.max_num_seqs, "policy": "fcfs"}

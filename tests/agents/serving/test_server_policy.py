@@ -37,6 +37,19 @@ async def test_tokens_are_labelled_by_the_weights_that_sampled_them(endpoint):
         await policy.close()
 
 
+async def test_a_run_records_the_version_of_vllm():
+    script = ScriptedServer("generate")
+    async with TestServer(script.app()) as server:
+        policy = await opened(script, server)
+        assert policy.facts() | {"urls": []} == {
+            "policy": "vllm-server",
+            "vllm": "0.32.1",
+            "urls": [],
+            "endpoint": "generate",
+        }
+        await policy.close()
+
+
 @pytest.mark.parametrize("endpoint", ["generate", "completions"])
 async def test_a_server_restarted_by_its_owner_loads_the_weights_before_it_is_used(
     endpoint,

@@ -34,6 +34,7 @@ async def test_the_endpoint_is_detected(has_it, expected):
         client = VLLMClient(str(server.make_url("")), session, short_s=5, load_s=5)
         await client.describe()
     assert (client.model, client.context_window, client.endpoint) == ("m", 64, expected)
+    assert client.vllm_version == "unknown"
 
 
 @pytest.mark.parametrize(("scheduling", "expected"), [("priority", -3), ("fcfs", None)])

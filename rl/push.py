@@ -1,0 +1,167 @@
+"""``python -m rl.push RUN repo=user/name``: upload a trained model with its card to the hub.
+
+The best checkpoint of the run is uploaded to a model repository on the Hugging Face hub, with the
+README.md that the run wrote beside it. The token is that of ``hf auth login`` or of ``HF_TOKEN``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl.errors import RunFailure, UsageError
+from rl.reports.card import CARD, PLACEHOLDER, card_text
+from rl.run.process.command import answer, run_command
+from rl.settings.models import find_model
+from rl.settings.parsing.from_python import from_python
+
+_KEPT_HERE = ("trainer_state.pt",)
+"""Names of files that continue a run and belong to no published model."""
+_REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_LOGIN = "log in with `hf auth login`, or set HF_TOKEN (https://huggingface.co/settings/tokens)"
+
+
+@from_python
+@dataclass(frozen=True, kw_only=True)
+class PushConfig:
+    """Upload a trained model and its card to the Hugging Face hub."""
+
+    run: str
+    """A run's folder, whose best checkpoint is uploaded, or a checkpoint's folder. "run=" may be
+    omitted."""
+    repo: str
+    """The model's id on the hub, USER/NAME. The repository is created if it does not exist."""
+    private: bool = False
+    """Whether a new repository is private. An existing repository stays as it is."""
+    revision: str = "main"
+    """The branch."""
+    message: str = "Upload the model"
+    """The message of the commit."""
+    dry_run: bool = False
+    """Print the settings and stop; the files and the card are listed on stderr."""
+
+    def __post_init__(self) -> None:
+        if not _REPO.fullmatch(self.repo):
+            raise ValueError(f"repo ({self.repo}) must be USER/NAME")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The files of a model as they will appear on the hub."""
+
+    model: Path
+    files: tuple[Path, ...]
+    """Files of the checkpoint, except the card."""
+    card: str
+
+
+def prepare(config: PushConfig) -> Upload:
+    """The files of the upload, and the card for this repository.
+
+    The card is the README.md in the checkpoint. A checkpoint of an earlier version has none, and
+    gets one.
+
+    Raises:
+        UsageError: the folder holds no model, or a model without a card that no run recorded.
+    """
+    model = Path(find_model(config.run, "run")).expanduser()
+    if not model.is_dir():
+        raise UsageError(f"run ({config.run}) is no folder: give a run's or a checkpoint's folder")
+    file = model / CARD
+    text = (
+        file.read_text(encoding="utf-8") if file.is_file() else card_text(model, _run_of(model), {})
+    )
+    paths = sorted(path for path in model.rglob("*") if path.is_file())
+    kept = tuple(
+        path
+        for path in paths
+        if path != file
+        and path.name not in _KEPT_HERE
+        and not any(part.startswith(".") for part in path.relative_to(model).parts)
+    )
+    return Upload(model, kept, text.replace(PLACEHOLDER, config.repo))
+
+
+def push(config: PushConfig) -> dict[str, Any]:
+    """Upload the model in one commit.
+
+    Returns:
+        The local folder ("model"), the repository's URL, the commit's URL and the files.
+
+    Raises:
+        UsageError: there is no model, or no token.
+        RunFailure: the hub refuses the upload or cannot be reached.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi, get_token
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    # The error of the hub's HTTP library, which differs from version to version.
+    from huggingface_hub.errors import HTTPError as ConnectionFailed  # type: ignore[attr-defined]
+
+    upload = prepare(config)
+    if get_token() is None:
+        raise UsageError(
+            f"repo ({config.repo}): there is no token of the Hugging Face hub: {_LOGIN}"
+        )
+    operations = [
+        CommitOperationAdd(path.relative_to(upload.model).as_posix(), path) for path in upload.files
+    ]
+    operations.append(CommitOperationAdd(CARD, upload.card.encode()))
+    api = HfApi(library_name="turnwise")
+    try:
+        repo = api.create_repo(config.repo, private=config.private, exist_ok=True)
+        commit = api.create_commit(
+            repo_id=config.repo,
+            operations=operations,
+            commit_message=config.message,
+            revision=config.revision,
+        )
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        fix = f": {_LOGIN}, with the right to write" if status in (401, 403) else ""
+        raise RunFailure(f"the hub refused {config.repo}: {_first_line(error)}{fix}") from error
+    except (OfflineModeIsEnabled, ConnectionFailed, OSError) as error:
+        raise RunFailure(f"the hub cannot be reached: {_first_line(error)}") from error
+    return {
+        "model": str(upload.model),
+        "url": str(repo),
+        "commit": str(commit.commit_url),
+        "files": [operation.path_in_repo for operation in operations],
+    }
+
+
+def _run_of(model: Path) -> Path:
+    """The folder of the run that saved a checkpoint."""
+    return model.parents[1]
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _explain(config: PushConfig) -> str:
+    """What would be uploaded."""
+    upload = prepare(config)
+    sizes = [
+        (path.relative_to(upload.model).as_posix(), path.stat().st_size) for path in upload.files
+    ]
+    listed = [f"{name}  {size / 2**20:.1f} MiB" for name, size in sizes]
+    return "\n".join([f"{upload.model} -> {config.repo}", *listed, "", upload.card])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    return run_command("rl.push", PushConfig, {}, _run, argv, _explain)
+
+
+def _run(config: PushConfig) -> int:
+    return answer(push(config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

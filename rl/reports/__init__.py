@@ -1,0 +1,1 @@
+"""Reports that users publish: bug reports and model cards. Neither contains secrets."""
