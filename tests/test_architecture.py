@@ -21,7 +21,7 @@ PACKAGES = ("tools", "envs", "agents", "rl")
 """Each imports only what stands to its left."""
 OUTSIDE = ("examples", "benchmarks", "tests")
 MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS, MAX_MODULES = 400, 60, 8, 12
-MAX_FOLDER_EDGES = 300
+MAX_FOLDER_EDGES = 309
 """Pairs of folders of which the first imports from the second. Lower it when the number falls."""
 GLOBAL_RANDOM_STATE = {
     *(f"random.{name}" for name in ("seed", "random", "randint", "choice", "shuffle", "sample")),
@@ -381,7 +381,9 @@ def test_the_distribution_names_the_four_packages():
     tool = project["tool"]
     include = tool["setuptools"]["packages"]["find"]["include"]
     assert sorted(include) == sorted(f"{p}{rest}" for p in PACKAGES for rest in ("", ".*"))
-    assert tool["setuptools"]["package-data"] == {package: ["py.typed"] for package in PACKAGES}
+    data = {package: ["py.typed"] for package in PACKAGES}
+    data["rl"].append("viewer/page/*")
+    assert tool["setuptools"]["package-data"] == data
     assert sorted(tool["mypy"]["packages"]) == sorted(PACKAGES)
     assert tool["pytest"]["ini_options"]["filterwarnings"] == ["error"]
 
@@ -394,3 +396,5 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(turnwise_wheel):
     held = {name for name in names if name.endswith(".py")}
     assert held == {str(path.relative_to(HOME)) for path in sources()}
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    page = {str(path.relative_to(HOME)) for path in (HOME / "rl/viewer/page").iterdir()}
+    assert page == {name for name in names if name.startswith("rl/viewer/page/")}

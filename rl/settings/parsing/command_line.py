@@ -139,7 +139,7 @@ def _implied(
     return implied
 
 
-FLAGS = ("dry_run", "json")
+FLAGS = ("dry_run", "json", "text")
 """Keys that are set to true by a word alone, such as ``--json``."""
 
 

@@ -1,0 +1,86 @@
+"""Pictures of each view of the viewer, for the docs.
+
+    python -m benchmarks.viewer.screenshots RUNS RUN OTHER [docs/viewer]
+
+RUNS is a folder of runs, and RUN and OTHER are two of its runs. The command writes a PNG for each
+view. It needs Chromium.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from aiohttp.test_utils import TestServer
+
+from benchmarks.viewer.browser import Browser, find_chromium, open_browser
+from rl.viewer.runs import Runs
+from rl.viewer.server import application
+
+WIDTH, HEIGHT = 1180, 760
+SETTLED = "document.getElementById('main').innerText.length > 60"
+
+
+def views(run: str, other: str, row: str) -> dict[str, str]:
+    """Links of the views by the names of their pictures."""
+    return {
+        "runs": "#/",
+        "overview": f"#/run/{run}",
+        "episodes": f"#/run/{run}/episodes",
+        "episode": f"#/run/{run}/episode/{row}",
+        "tokens": f"#/run/{run}/episode/{row}?show=tokens&colour=advantage",
+        "group": f"#/run/{run}/episode/{row}?show=group",
+        "timeline": f"#/run/{run}/timeline",
+        "compare": f"#/run/{run}/compare/{other}",
+    }
+
+
+async def _picture(browser: Browser, link: str, path: Path) -> None:
+    await browser.go("about:blank")
+    await browser.go(link)
+    await browser.until(SETTLED)
+    # Charts are drawn in the frame after the page.
+    await asyncio.sleep(0.5)
+    await browser.screenshot(path)
+
+
+async def write(runs: Runs, run: str, other: str, folder: Path) -> None:
+    """Write all pictures: in light colours, one in dark colours, and one as on a telephone."""
+    chromium = find_chromium()
+    if chromium is None:
+        raise SystemExit("no chromium on this machine: apt-get install chromium")
+    folder.mkdir(parents=True, exist_ok=True)
+    index = runs.run(run).index
+    index.update(600.0)
+    rows = [row for row in index.all_rows() if row.kind == "train"]
+    # An episode with calls whose group has different rewards, of a late step.
+    rows.sort(key=lambda row: (abs(row.advantage or 0.0) > 0.1, row.calls > 0, row.step))
+    links = views(run, other, f"{rows[-1].file}/{rows[-1].line}")
+    served = TestServer(application(runs, "127.0.0.1"))
+    async with served as server, open_browser(chromium) as browser:
+        home = f"http://127.0.0.1:{server.port}/"
+        await browser.size(WIDTH, HEIGHT)
+        for name, link in links.items():
+            await _picture(browser, home + link, folder / f"{name}.png")
+        await browser.dark(True)
+        await _picture(browser, home + links["overview"], folder / "dark.png")
+        await browser.dark(False)
+        await browser.size(390, HEIGHT)
+        await _picture(browser, home + links["episode"], folder / "telephone.png")
+        if browser.problems:
+            raise SystemExit("\n".join(browser.problems))
+
+
+def main() -> None:
+    if len(sys.argv) < 4:
+        raise SystemExit(__doc__)
+    root, run, other = sys.argv[1:4]
+    folder = Path(sys.argv[4] if len(sys.argv) > 4 else "docs/viewer")
+    runs = Runs(Path(root))
+    asyncio.run(write(runs, run, other, folder))
+    runs.close()
+
+
+if __name__ == "__main__":
+    main()

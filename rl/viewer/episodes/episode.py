@@ -1,0 +1,150 @@
+"""One episode: its record, and the numbers of its tokens."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.segment import COLUMNS
+from rl.errors import UsageError
+from rl.rollout.trajectory_files import LINES, tokens_path
+from rl.viewer.episodes.rows import (
+    EpisodeFile,
+    Row,
+    ending_of,
+    episode_file,
+    read_record,
+    reward_of,
+    shaped_reward_of,
+)
+from rl.viewer.episodes.tokens import Decoder
+
+LEARNER = ("advantages", "logprobs", "entropies")
+"""The learner's columns, in ``step-000012.learner.npz``."""
+_CHUNK = 1 << 20
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile)
+
+
+def read_episode(folder: Path, row: Row) -> dict[str, Any]:
+    """The record of an episode with its row, without the tokens.
+
+    Args:
+        folder: the run's ``trajectories``.
+        row: the episode's row in the index.
+
+    Raises:
+        UsageError: the episode cannot be read.
+    """
+    record = _record(_file(folder, row), row)
+    shown = {key: value for key, value in record.items() if key not in ("segments", "tokens")}
+    return shown | {
+        "row": row._asdict(),
+        "ending": ending_of(record),
+        "reward": reward_of(record),
+        "shaped_reward": shaped_reward_of(record),
+        "roles": sorted({turn.get("role", "") for turn in record["turns"]}),
+    }
+
+
+def read_tokens(folder: Path, row: Row, decoder: Decoder) -> dict[str, Any]:
+    """The segments of an episode, with one list for each number of the tokens.
+
+    ``logprob`` is the sampler's log-probability, ``learner`` the learner's before the update, and
+    ``ratio`` their quotient as probabilities. A list that the run did not record is missing. A
+    token that was not trained has None.
+
+    Raises:
+        UsageError: the tokens cannot be read.
+    """
+    file = _file(folder, row)
+    record = _record(file, row)
+    segments, start = [], row.token
+    try:
+        for segment in record["segments"]:
+            if row.token < 0:
+                columns = {name: np.asarray(segment[name]) for name in COLUMNS}
+            else:
+                end = start + segment["num_tokens"]
+                columns = read_slice(tokens_path(file.path), tuple(COLUMNS), start, end)
+                if file.learner_path.exists():
+                    columns |= read_slice(file.learner_path, LEARNER, start, end)
+                start = end
+            own = {key: segment[key] for key in ("parent", "offset", "role")}
+            segments.append(own | _shown(columns, decoder))
+    except _DAMAGED as error:
+        raise UsageError(f"the tokens of {file.path} cannot be read: {error}") from error
+    return {"segments": segments, "decoded": decoder.known}
+
+
+def read_slice(path: Path, names: tuple[str, ...], start: int, end: int) -> dict[str, NDArray[Any]]:
+    """The entries from ``start`` to ``end`` of the columns ``names`` that an npz file has.
+
+    Only the beginning of each column is decompressed.
+    """
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in set(names) & {info.removesuffix(".npy") for info in archive.namelist()}:
+            with archive.open(f"{name}.npy") as file:
+                version = np.lib.format.read_magic(file)
+                shape, _, dtype = (
+                    np.lib.format.read_array_header_1_0(file)
+                    if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0(file)
+                )
+                if dtype.hasobject or len(shape) != 1 or shape[0] < end:
+                    raise ValueError(f"{name} has the shape {shape}, not {end} tokens or more")
+                left = start * dtype.itemsize
+                while left:
+                    left -= len(file.read(min(left, _CHUNK))) or left
+                found[name] = np.frombuffer(file.read((end - start) * dtype.itemsize), dtype)
+    return found
+
+
+def _shown(columns: Mapping[str, NDArray[Any]], decoder: Decoder) -> dict[str, Any]:
+    mask = columns["loss_mask"].astype(bool)
+    sampler = np.where(mask, columns["sampling_logprobs"], np.nan)
+    shown: dict[str, Any] = {
+        "ids": columns["token_ids"].tolist(),
+        "text": decoder.pieces(columns["token_ids"].tolist()),
+        "mask": mask.astype(int).tolist(),
+        "turn": columns["turn_ids"].tolist(),
+        "version": columns["versions"].tolist(),
+        "logprob": _numbers(sampler),
+    }
+    if "logprobs" in columns:
+        shown["learner"] = _numbers(columns["logprobs"])
+        shown["ratio"] = _numbers(np.exp(columns["logprobs"].astype(np.float64) - sampler))
+    for name, column in (("advantage", "advantages"), ("entropy", "entropies")):
+        if column in columns:
+            shown[name] = _numbers(columns[column])
+    return shown
+
+
+def _numbers(column: NDArray[Any]) -> list[float | None]:
+    """A column with five significant digits; None where the number is not finite."""
+    return [float(f"{x:.5g}") if math.isfinite(x) else None for x in column.astype(np.float64)]
+
+
+def _file(folder: Path, row: Row) -> EpisodeFile:
+    file = episode_file(folder / f"{row.file}{LINES}")
+    assert file is not None, "the index holds only files of episodes"
+    return file
+
+
+def _record(file: EpisodeFile, row: Row) -> dict[str, Any]:
+    try:
+        with gzip.open(file.path, "rb") as lines:
+            lines.seek(row.byte)
+            return read_record(lines.readline(), file.path)
+    except _DAMAGED as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{file.path} cannot be read: {error}") from error

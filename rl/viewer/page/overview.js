@@ -1,0 +1,157 @@
+// The list of runs, and a run's first page: what is wrong, curves, settings.
+"use strict";
+
+(() => {
+  const {h} = view;
+  const GOOD = {running: "live", finished: "done", ending: "live"};
+
+  view.status = (run) => {
+    const verdict = run.state?.verdict || (run.result?.finished ? "finished" : "");
+    if (!verdict) return "";
+    return h("span", {class: `status ${GOOD[verdict] || "bad"}`}, verdict);
+  };
+  const rate = (tested) => tested ? view.number(tested.success, 2) : "–";
+  const interval = (tested) => tested
+    ? h("span", {class: "interval"}, ` [${view.number(tested.success_low, 2)}, ${view.number(tested.success_high, 2)}]`) : "";
+
+  // ---- the list of runs ---------------------------------------------------------------------
+
+  view.runsPage = async (main) => {
+    const answer = await view.api("runs", {});
+    if (answer.single && answer.runs.length === 1) {
+      location.replace(view.runLink(answer.runs[0].name));
+      return {};
+    }
+    const draw = (found) => {
+      const runs = [...found.runs].sort((a, b) => b.written - a.written);
+      main.replaceChildren(
+        h("h1", {}, "Runs"),
+        h("p", {class: "lead"}, `${view.plural(runs.length, "run")} in `, h("code", {}, view.line(found.root))),
+        runs.length ? table(runs) : view.empty("No run is here yet. ", h("code", {}, "python -m rl.train env=search-qa"), " makes one."));
+    };
+    draw(answer);
+    return {title: "Runs", crumbs: [], refresh: async () => draw(await view.api("runs", {})), every: 5};
+  };
+
+  const table = (runs) => h("div", {class: "scroll"}, h("table", {class: "list runs"},
+    h("thead", {}, h("tr", {}, ["Run", "Environment", "Algorithm", "Steps", "Reward", "Before", "After", ""].map(
+      (name, i) => h("th", {class: i >= 3 && i !== 4 && i < 7 ? "number" : ""}, name)))),
+    h("tbody", {}, runs.map((run) => h("tr", {"data-row": true, onclick: () => { location.hash = view.runLink(run.name); }},
+      h("td", {}, h("a", {href: view.runLink(run.name)}, view.line(run.name, 60))),
+      h("td", {}, view.line(run.env ?? "", 40)), h("td", {}, view.line(run.algo ?? "", 20)),
+      h("td", {class: "number"}, run.of_steps ? `${run.steps}/${run.of_steps}` : String(run.steps)),
+      h("td", {}, view.sparkline(run.reward)),
+      h("td", {class: "number"}, rate(run.result.before)),
+      h("td", {class: "number"}, rate(run.result.after)),
+      h("td", {}, view.status(run)))))));
+
+  // ---- one run ------------------------------------------------------------------------------
+
+  view.overviewPage = async (main, [name], parameters) => {
+    const names = (parameters.metrics || "").split(",").filter(Boolean);
+    const parts = {};
+    for (const part of ["head", "wrong", "curves", "more", "settings"]) main.append(parts[part] = h("section", {class: part}));
+    let before = "";
+    const refresh = async () => {
+      const [run, main] = await Promise.all([view.api("run", {run: name}), view.api("curves", {run: name})]);
+      const added = names.length ? await view.api("curves", {run: name, names: names.join(",")}) : {curves: []};
+      const now = JSON.stringify([run.problems, run.result, run.state?.verdict, run.steps, run.counts, run.files_left, main, added]);
+      if (now === before) return;
+      before = now;
+      head(parts.head, run);
+      wrong(parts.wrong, run);
+      curves(parts.curves, name, main);
+      more(parts.more, name, main, added, names, refresh);
+      settings(parts.settings, run);
+    };
+    await refresh();
+    return {title: name, run: name, tab: "overview", refresh, every: 3};
+  };
+
+  const head = (box, run) => {
+    const {before, after} = run.result;
+    const left = run.files_left ? ` · reading ${view.plural(run.files_left, "more file")}` : "";
+    const played = Object.values(run.counts.kind).reduce((sum, n) => sum + n, 0);
+    box.replaceChildren(
+      h("h1", {}, view.line(run.name, 120), " ", view.status(run)),
+      h("p", {class: "lead"}, view.line([run.env, run.algo, run.model, run.seed === null ? "" : `seed ${run.seed}`].filter(Boolean).join(" · "), 200)),
+      h("dl", {class: "facts"},
+        before ? view.fact("Test tasks before", h("b", {}, rate(before)), interval(before)) : "",
+        after ? view.fact("Test tasks after", h("b", {}, rate(after)), interval(after)) : "",
+        view.fact("Steps", h("b", {}, run.of_steps ? `${run.steps} of ${run.of_steps}` : String(run.steps))),
+        run.result.seconds ? view.fact("Time", h("b", {}, view.seconds(run.result.seconds))) : "",
+        view.fact("Episodes", h("a", {href: view.runLink(run.name, "episodes")}, h("b", {}, view.count(played))), run.of_episodes ? ` of ${view.count(run.of_episodes)} are in this file` : left)));
+    if (run.state?.message) box.append(h("p", {class: "note bad"}, view.line(run.state.message, 600)));
+  };
+
+  const wrong = (box, run) => {
+    const found = run.problems;
+    box.replaceChildren(h("h2", {}, "What is wrong"));
+    if (!found.length && !run.errors.length) box.append(view.empty("Nothing that the viewer looks for."));
+    box.append(h("ul", {class: "problems"}, found.map((problem) => h("li", {class: problem.severity},
+      h("strong", {}, view.line(problem.title, 300)),
+      h("p", {}, view.line(problem.detail, 1000)),
+      problem.advice ? h("p", {class: "advice"}, h("b", {}, "Try: "), view.line(problem.advice, 600)) : "",
+      links(run.name, problem))),
+      run.errors.map((error) => h("li", {class: "medium"}, h("strong", {}, "A file cannot be read"), h("p", {}, view.line(error, 600))))));
+  };
+
+  const links = (run, problem) => {
+    const found = [];
+    if (problem.query && Object.keys(problem.query).length) {
+      found.push(h("a", {href: view.link(["run", run, "episodes"], problem.query)}, "its episodes"));
+    }
+    for (const episode of problem.episodes || []) {
+      found.push(h("a", {href: view.episodeLink(run, episode)}, `${episode.file}/${episode.line}`));
+    }
+    return found.length ? h("p", {class: "evidence"}, found.map((link, i) => [i ? " · " : "", link])) : "";
+  };
+
+  const pick = (run) => (step) => { location.hash = view.link(["run", run, "episodes"], {step}); };
+
+  const curves = (box, run, answer) => {
+    const by = Object.fromEntries(answer.curves.map((c) => [c.name, c]));
+    const together = [
+      by.reward && {...by.reward, label: "training reward", colour: 0},
+      by["eval/success"] && {...by["eval/success"], label: "validation success", colour: 1, dots: true},
+      by["test/success"] && {...by["test/success"], label: "test success", colour: 2, points: true},
+    ].filter(Boolean);
+    const rest = answer.curves.filter((c) => !["reward", "eval/success", "test/success"].includes(c.name));
+    box.replaceChildren();
+    if (!answer.curves.length) { box.append(view.empty("No step is done yet.")); return; }
+    if (together.length) box.append(h("h2", {}, "Reward and held-out success"),
+      view.chart({curves: together, height: 260, pick: pick(run), crosses: answer.no_gradient.map(([step]) => step)}),
+      h("p", {class: "hint"}, "Bands and whiskers are 95% intervals.",
+        answer.no_gradient.length ? " A cross is a step whose rewards gave no gradient." : "",
+        " Click a step to see its episodes."));
+    box.append(h("h2", {}, "Metrics"), small(run, rest));
+  };
+
+  const small = (run, curves, remove) => h("div", {class: "multiples"}, curves.map((curve) =>
+    h("figure", {}, h("figcaption", {}, view.line(curve.name, 60),
+      remove ? h("button", {class: "close", title: "remove", onclick: () => remove(curve.name)}, "×") : ""),
+      view.chart({curves: [{...curve, label: "last", colour: 0}], height: 110, pick: pick(run)}))));
+
+  const more = (box, run, answer, added, names, refresh) => {
+    const choose = (wanted) => {
+      names.splice(0, names.length, ...wanted);
+      view.setParameters({metrics: names.join(",")});
+      refresh();
+    };
+    const field = h("input", {list: "metric-names", placeholder: "add a metric, or time/*", "aria-label": "add a metric",
+      onchange: () => { if (field.value) choose([...new Set([...names, field.value])]); }});
+    box.replaceChildren(
+      added.curves.length ? small(run, added.curves, (name) => choose(names.filter((other) => other !== name))) : "",
+      field, h("datalist", {id: "metric-names"}, answer.every.map((name) => h("option", {value: name}))),
+      h("span", {class: "hint"}, ` of ${answer.every.length}`));
+  };
+
+  const settings = (box, run) => {
+    if (box.childElementCount) return;
+    const rows = (values) => h("table", {class: "settings"}, h("tbody", {}, Object.entries(values).map(([key, value]) =>
+      h("tr", {}, h("th", {}, view.line(key, 80)), h("td", {}, view.text(value))))));
+    box.append(
+      h("details", {}, h("summary", {}, "Settings"), rows(run.config)),
+      h("details", {}, h("summary", {}, "Versions"), rows(run.versions)));
+  };
+})();

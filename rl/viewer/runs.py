@@ -1,0 +1,217 @@
+"""Finds the runs below a folder, and reads their settings, metrics, result and status."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rl.errors import UsageError
+from rl.run.metrics.no_gradient import REASONS, REMEDIES, causes_in, no_gradient_of
+from rl.run.process.state import read_state
+from rl.viewer.episodes.index import EpisodeIndex, database_of
+from rl.viewer.episodes.tokens import Decoder, decoder_of
+
+_DEPTH = 4
+"""How many levels below the folder a run may be."""
+_MARKS = ("metrics.jsonl", "trajectories", "result.json")
+"""A folder with one of these is a run."""
+_HIDDEN = ("checkpoints", "trajectories", "logs")
+
+
+class Run:
+    """The files of one run, read again as they change. Methods can be called from any thread.
+
+    Args:
+        name: the name in links; the path below the viewer's folder.
+        folder: the run's folder.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self._lock = threading.Lock()
+        self._metrics: list[dict[str, Any]] = []
+        self._read: tuple[int, int] = (0, 0)
+        """The inode of metrics.jsonl, and the number of bytes that were read."""
+
+    @cached_property
+    def index(self) -> EpisodeIndex:
+        """The index of the run's episodes."""
+        return EpisodeIndex(self.trajectories, database_of(self.folder))
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Decodes the run's token ids."""
+        return decoder_of(self.folder, str(self.config().get("model", "")))
+
+    @property
+    def trajectories(self) -> Path:
+        """The folder of the run's episodes."""
+        return self.folder / "trajectories"
+
+    def problems(self) -> list[dict[str, Any]]:
+        """What is wrong with the run, the gravest first. Each has a title, a text and episodes."""
+        records = self.metrics()
+        summary = no_gradient_of(causes_in(records))
+        return [
+            {
+                "severity": "medium",
+                "title": f"No gradient from rewards in {count} of {summary.steps} steps.",
+                "detail": REASONS[cause],
+                "advice": REMEDIES[cause],
+                "query": {},
+                "episodes": [],
+            }
+            for cause, count in summary.causes.items()
+        ]
+
+    def config(self) -> dict[str, Any]:
+        """The content of config.json. Empty if there is none."""
+        return _json(self.folder / "config.json")
+
+    def result(self) -> dict[str, Any]:
+        """The content of result.json. Empty before the end of the run."""
+        return _json(self.folder / "result.json")
+
+    def versions(self) -> dict[str, Any]:
+        """The content of versions.json. Empty if there is none."""
+        return _json(self.folder / "versions.json")
+
+    def state(self) -> dict[str, Any]:
+        """The run's status for the page. Empty if the command wrote none."""
+        try:
+            state = read_state(self.folder)
+        except UsageError:
+            return {}
+        return {
+            "verdict": state.verdict,
+            "step": state.step,
+            "steps": state.steps,
+            "message": state.message,
+            "progress": state.progress,
+            "progress_s": state.progress_s + state.age_s,
+        }
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records of metrics.jsonl so far. Only new lines are read."""
+        path = self.folder / "metrics.jsonl"
+        with self._lock:
+            try:
+                stat = path.stat()
+                inode, done = self._read
+                if inode != stat.st_ino or done > stat.st_size:
+                    # A resumed run replaces the file.
+                    self._metrics, done = [], 0
+                if done < stat.st_size:
+                    with path.open("rb") as file:
+                        file.seek(done)
+                        block = file.read()
+                    whole = block[: block.rfind(b"\n") + 1]
+                    self._metrics += _records(whole)
+                    done += len(whole)
+                self._read = (stat.st_ino, done)
+            except OSError:
+                return []
+            return [*self._metrics]
+
+
+class Runs:
+    """All runs at or below a folder.
+
+    Raises:
+        UsageError: the folder does not exist.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise UsageError(f"run ({root}) is no folder: give a run's folder, or one of several")
+        self.root = root
+        self._runs: dict[str, Run] = {}
+
+    @property
+    def single(self) -> bool:
+        """Whether the folder itself is a run."""
+        return _is_run(self.root)
+
+    def find(self) -> dict[str, Run]:
+        """The runs by name. A run that was found before stays the same object."""
+        folders = {self.root.resolve().name: self.root} if self.single else dict(self._below())
+        self._runs = {
+            name: self._runs.get(name) or Run(name, folder) for name, folder in folders.items()
+        }
+        return self._runs
+
+    def run(self, name: str) -> Run:
+        """The run with this name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        found = self._runs.get(name) or self.find().get(name)
+        if found is None:
+            raise UsageError(f"run={name}: there is no such run below {self.root}")
+        return found
+
+    def only(self) -> str:
+        """The name of the only run.
+
+        Raises:
+            UsageError: there are several, or none.
+        """
+        names = list(self.find())
+        if len(names) != 1:
+            some = ", ".join(str(self.root / name) for name in names[:3])
+            raise UsageError(
+                f"run ({self.root}) holds {len(names)} runs: give the folder of one"
+                + (f", such as {some}" if some else "")
+            )
+        return names[0]
+
+    def close(self) -> None:
+        """Close the indices."""
+        for run in self._runs.values():
+            if "index" in vars(run):
+                run.index.close()
+
+    def _below(self) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        level = [self.root]
+        for _ in range(_DEPTH):
+            inner = [path for folder in level for path in _folders(folder)]
+            found |= {str(p.relative_to(self.root)): p for p in inner if _is_run(p)}
+            level = [path for path in inner if path.name not in _HIDDEN]
+        return dict(sorted(found.items()))
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _MARKS)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _records(block: bytes) -> list[dict[str, Any]]:
+    records = []
+    for line in block.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, Mapping):
+            records.append(dict(record))
+    return records

@@ -1,0 +1,97 @@
+"""Episodes as text, for a terminal without a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rl.errors import UsageError
+from rl.viewer.api import list_episodes, list_runs, show_episode, show_run
+from rl.viewer.runs import Runs
+
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Characters that move the cursor, are invisible, or change the direction of text."""
+_LONGEST = 4000
+
+
+def printable(text: str) -> str:
+    """``text`` with its control characters as ``<U+202E>``."""
+    return _CONTROLS.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
+
+
+def overview_text(runs: Runs, run: str, most: int = 40) -> str:
+    """A run's findings and its newest episodes, each with the name that ``episode=`` takes."""
+    shown = show_run(runs, {"run": run})
+    lines = [f"{shown['name']}  {shown['env']}  {shown['algo']}  step {shown['steps']}"]
+    for problem in shown["problems"]:
+        lines += [f"  {problem['severity']}: {problem['title']}", f"    {problem['detail']}"]
+        lines += [f"    try: {problem['advice']}"] if problem["advice"] else []
+    listed = list_episodes(runs, {"run": run, "limit": str(most)})
+    lines += ["", f"{listed['total']} episodes, the newest first; show one with episode=NAME"]
+    for row in listed["rows"]:
+        ending = row["failure"] or row["ending"]
+        name, answer = f"{row['file']}/{row['line']}", " ".join(row["answer"].split())
+        lines.append(f"  {name:<22} {row['reward']:>8.3f}  {ending:<14} {answer[:60]}")
+    return printable("\n".join(lines)) + "\n"
+
+
+def runs_text(runs: Runs) -> str:
+    """The names of all runs with their results."""
+    lines = []
+    for run in list_runs(runs, {})["runs"]:
+        rates = [run["result"].get(key) for key in ("before", "after")]
+        shown = " -> ".join("?" if rate is None else f"{rate['success']:.2f}" for rate in rates)
+        lines.append(f"{run['name']:<40} {run['env']}  step {run['steps']}  {shown}")
+    return printable("\n".join(lines)) + "\n"
+
+
+def episode_text(runs: Runs, run: str, name: str) -> str:
+    """One episode: turns, tool calls and rewards.
+
+    Args:
+        runs: the runs.
+        run: the run's name.
+        name: the file and the line of the episode, such as ``step-000012/3``.
+
+    Raises:
+        UsageError: there is no such episode.
+    """
+    file, _, line = name.rpartition("/")
+    if not file or not line.isdigit():
+        raise UsageError(f"episode ({name}) must have the form step-000012/3")
+    episode = show_episode(runs, {"run": run, "file": file, "line": line})
+    return printable("\n".join(_lines(episode))) + "\n"
+
+
+def _lines(episode: Mapping[str, Any]) -> Iterator[str]:
+    row = episode["row"]
+    yield (
+        f"{row['env']}  task {row['task']}  {row['file']}/{row['line']}  member {row['member']} "
+        f"of {len(episode['group'])}"
+    )
+    advantage = "" if row["advantage"] is None else f"  advantage {row['advantage']:+.3f}"
+    yield f"reward {episode['reward']:.3f}{advantage}  {episode['failure'] or episode['ending']}"
+    if episode.get("system"):
+        yield from _block("system", episode["system"])
+    yield from _block("environment", episode["observation"])
+    for number, turn in enumerate(episode["turns"], 1):
+        seconds = f"{turn.get('generate_s', 0.0):.2f} s"
+        title = f"turn {number} {turn.get('role', '')}".rstrip()
+        yield from _block(f"{title}  {turn['num_tokens']} tokens  {seconds}", turn["action"])
+        for call in turn.get("tool_calls", ()):
+            arguments = json.dumps(call["arguments"], ensure_ascii=False, default=str)
+            failed = f"  error: {call['error']}" if call.get("error") else ""
+            yield from _block(f"  {call['name']} {arguments}{failed}", call["text"])
+        rewards = "".join(f"  {key} {value:g}" for key, value in turn["rewards"].items())
+        seconds = f"{turn.get('env_s', 0.0):.2f} s"
+        yield from _block(f"environment  {seconds}{rewards}", turn["observation"])
+
+
+def _block(title: str, text: str) -> list[str]:
+    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+    return ["", f"--- {title}", *([cut] if cut else [])]

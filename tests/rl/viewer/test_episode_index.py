@@ -1,0 +1,131 @@
+"""The index of episodes: rows, queries, order, changes of files, and damaged files."""
+
+from __future__ import annotations
+
+import pytest
+from viewer_runs import episode, groups_of, write_run, write_step
+
+from rl.errors import UsageError
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.viewer.episodes.index import EpisodeIndex, Query, database_of
+
+
+@pytest.fixture
+def index(tmp_path):
+    made = EpisodeIndex(write_run(tmp_path / "run") / "trajectories", None)
+    assert made.update(60.0) == 0
+    yield made
+    made.close()
+
+
+def found(index, **query):
+    return [(row.file, row.line, row.reward) for row in index.rows(index.find(Query(**query)))]
+
+
+def test_a_row_holds_the_numbers_of_its_episode(index):
+    row = index.row("step-000002", 4)
+    assert (row.kind, row.step, row.grp, row.member, row.task) == ("train", 2, 2, 0, 2)
+    assert (row.reward, row.outcome, row.ending, row.failure) == (1.0, 1.0, "finished", "")
+    assert (row.turns, row.calls, row.call_errors) == (2, 1, 0)
+    assert row.sampled == len("look") + len("Bali")
+    assert row.tokens == row.sampled + len(row.question) + len("The friend is Bali.")
+    assert (row.generate_s, row.env_s) == (1.0, 0.5)
+    assert row.advantage == pytest.approx(0.5)
+    assert index.row("step-000002", 5).advantage == pytest.approx(-0.5)
+    assert row.answer == "Bali"
+
+
+def test_the_newest_step_comes_first_and_its_episodes_in_their_order(index):
+    files = [(file, line) for file, line, _ in found(index)]
+    names = ["step-000003", "step-000002", "step-000001"]
+    assert files == [(name, line) for name in names for line in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ({"step": "2"}, 6),
+        ({"step": "2-3"}, 12),
+        ({"low": "0.5"}, 9),
+        ({"high": "0.5"}, 9),
+        ({"text": "DO NOT know"}, 9),
+        ({"text": "question 1 of step 2"}, 2),
+        ({"text": "100%_'\";"}, 0),
+        ({"kind": "validation"}, 0),
+        ({"ending": "finished", "task": "1"}, 6),
+    ],
+)
+def test_queries(index, query, count):
+    assert len(found(index, **query)) == count
+
+
+def test_an_order_by_reward(index):
+    rewards = [reward for *_, reward in found(index, sort="reward", order="asc")]
+    assert rewards == [0.0] * 9 + [1.0] * 9
+
+
+@pytest.mark.parametrize(
+    "query", [{"step": "x"}, {"sort": "1; DROP TABLE files"}, {"order": "up"}, {"low": "a"}]
+)
+def test_a_wrong_query_is_refused(index, query):
+    with pytest.raises(UsageError):
+        index.find(Query(**query))
+
+
+def test_new_changed_and_removed_files_are_followed(tmp_path):
+    run = write_run(tmp_path / "run", steps=1)
+    index = EpisodeIndex(run / "trajectories", None)
+    index.update(60.0)
+    write_step(run, "validation-000001", groups_of(7, tasks=1))
+    write_step(run, "step-000001", groups_of(1, tasks=5))
+    index.update(60.0)
+    assert len(found(index, kind="validation")) == 2
+    assert len(found(index, kind="train")) == 10
+    for path in (run / "trajectories").glob("step-*"):
+        path.unlink()
+    index.update(60.0)
+    assert len(found(index)) == 2
+    assert index.counts()["kind"] == {"validation": 2}
+    index.close()
+
+
+def test_the_index_is_read_again_from_its_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    run = write_run(tmp_path / "run")
+    database = database_of(run)
+    assert database.parent == tmp_path / "cache" / "viewer"
+    first = EpisodeIndex(run / "trajectories", database)
+    first.update(60.0)
+    first.close()
+    second = EpisodeIndex(run / "trajectories", database)
+    assert second.pending() == []
+    assert len(found(second)) == 18
+    second.close()
+
+
+def test_a_damaged_file_is_reported_and_the_others_are_listed(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "trajectories" / "step-000002.jsonl.gz").write_bytes(b"no gzip")
+    index = EpisodeIndex(run / "trajectories", None)
+    index.update(60.0)
+    assert len(found(index)) == 12
+    (error,) = index.errors()
+    assert "gzip" in error
+    index.close()
+
+
+def test_failed_and_cut_episodes_have_their_ending(tmp_path):
+    failed = episode("a", "b", 0.0, member=0, terminated=False, failure="EnvFailure: gone")
+    cut = episode(
+        "a", "b", 0.0, member=1, terminated=False, truncated=True, stop_reason="turn_limit"
+    )
+    write_step(tmp_path, "test-after", [TrajectoryGroup([failed, cut])], learner=False)
+    index = EpisodeIndex(tmp_path / "trajectories", None)
+    index.update(60.0)
+    rows = index.rows(index.find(Query(kind="test after")))
+    assert [(row.ending, row.failure) for row in rows] == [
+        ("failed", "EnvFailure"),
+        ("turn_limit", ""),
+    ]
+    assert index.counts()["failure"] == {"EnvFailure": 1}
+    index.close()

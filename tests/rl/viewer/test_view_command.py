@@ -1,0 +1,96 @@
+"""``python -m rl.view`` in a terminal: texts, the exported file, and wrong settings."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+
+import pytest
+from viewer_runs import episode, write_run, write_step
+
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.view import main
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    return write_run(tmp_path / "runs" / "a")
+
+
+def test_the_runs_of_a_folder_as_text(run, capsys):
+    assert main([str(run.parent), "text=true"]) == 0
+    assert re.match(r"a +search-qa-v0  step 3  0.25 -> 0.75\n", capsys.readouterr().out)
+
+
+def test_the_episodes_of_a_run_as_text(run, capsys):
+    assert main([str(run), "--text"]) == 0
+    shown = capsys.readouterr().out
+    assert "18 episodes, the newest first" in shown
+    assert re.search(r"step-000003/1 +0\.000  finished +I do not know", shown)
+
+
+def test_an_episode_as_text(run, capsys):
+    assert main([str(run), "text=true", "episode=step-000002/5"]) == 0
+    shown = capsys.readouterr().out
+    assert "task 2  step-000002/5  member 1 of 2" in shown
+    assert "reward 0.000  advantage -0.500  finished" in shown
+    assert "--- turn 1  4 tokens  0.50 s\nlook" in shown
+    assert '---   search {"query": "Question 2 of step 2: who is the friend?"}' in shown
+    assert "--- environment  0.25 s  right 0\n" in shown
+
+
+def test_text_for_a_terminal_has_no_control_characters(run, capsys):
+    hostile = episode("q", "\x07", 1.0)
+    hostile.observation = "\x1b[2J\u202e\udc9b"
+    write_step(run, "step-000009", [TrajectoryGroup([hostile])])
+    assert main([str(run), "text=true", "episode=step-000009/0"]) == 0
+    shown = capsys.readouterr().out
+    assert "<U+001B>[2J<U+202E><U+DC9B>" in shown
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", shown)
+
+
+def test_the_exported_file_holds_the_episodes_and_a_policy_of_its_own(run, tmp_path, capsys):
+    hostile = episode("</script><script>alert(1)</script><!--", "x", 1.0)
+    write_step(run, "step-000009", [TrajectoryGroup([hostile])])
+    path = tmp_path / "out.html"
+    assert main([str(run), f"export={path}", "episodes=6"]) == 0
+    assert "5 episodes" in capsys.readouterr().err
+    page = path.read_text(encoding="utf-8")
+    assert "<script>alert(1)" not in page
+    assert "/page/" not in page.split("<body>")[0]
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    answers = json.loads(data)
+    assert answers["run"]["of_episodes"] == 19
+    assert {row["file"] for row in answers["rows"]} >= {"step-000001", "step-000009"}
+    assert answers["episodes"]["step-000009/0"]["tokens"]["segments"][0]["mask"]
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert "unsafe" not in policy
+    parts = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", page, re.DOTALL)
+    assert len(parts) > 5
+    for part in parts:
+        digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "run (nowhere) is no folder"),
+        (["port=70000"], "port (70000) must be from 0 to 65535"),
+        (["prot=1"], "unknown key 'prot'. Did you mean 'port'?"),
+        (["{runs}", "export=x.html"], "holds 2 runs: give the folder of one"),
+        (["{run}", "text=true", "episode=5"], "must have the form step-000012/3"),
+        (["{run}", "text=true", "episode=step-000001/99"], "has no episode step-000001/99"),
+        (["{run}", "episode=step-000001/1"], "needs text=true"),
+    ],
+)
+def test_mistakes_are_one_line(run, capsys, words, message):
+    write_run(run.parent / "b")
+    given = [word.format(run=run, runs=run.parent) for word in words]
+    assert main(given) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

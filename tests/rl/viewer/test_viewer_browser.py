@@ -1,0 +1,129 @@
+"""The viewer's page in Chromium: its views, its keys, and a run with hostile texts."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp.test_utils import TestServer
+from viewer_runs import episode, write_run, write_step
+
+from benchmarks.viewer.browser import find_chromium, open_browser
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.viewer.export import write_export
+from rl.viewer.runs import Runs
+from rl.viewer.server import application
+
+CHROMIUM = find_chromium()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+HOSTILE = (
+    "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+    "\u202egnirts\u202c \x1b[31m {{7*7}} <a href=javascript:alert(1)>x</a>\n" + "w" * 1_000_000
+)
+TEXT = "document.getElementById('main').innerText"
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b", seed=1)
+    hostile = episode(HOSTILE, HOSTILE, 1.0, task=77)
+    write_step(tmp_path / "runs" / "a", "step-000004", [TrajectoryGroup([hostile])])
+    made = Runs(tmp_path / "runs")
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def page_of(runs):
+    served = TestServer(application(runs, "127.0.0.1"))
+    async with served as server, open_browser(CHROMIUM) as browser:
+        await browser.size(1280, 800)
+        yield browser, f"http://127.0.0.1:{server.port}/"
+
+
+async def test_every_view_shows_its_part_without_an_error(runs):
+    async with page_of(runs) as (browser, url):
+        for link, shown in (
+            ("", "search-qa-v0"),
+            ("#/run/a", "Reward and held-out success"),
+            ("#/run/a/episodes?step=2", "6 episodes"),
+            ("#/run/a/episode/step-000002/4", "The friend is Bali."),
+            ("#/run/a/episode/step-000002/4?show=tokens&colour=advantage", "more probable"),
+            ("#/run/a/episode/step-000002/4?show=group", "Mean reward 0.50"),
+            ("#/run/a/timeline", "generate"),
+            ("#/run/a/compare/b", "Tasks that both played"),
+            ("#/run/a/nowhere", "names no page"),
+        ):
+            await browser.go(url + link)
+            await browser.until(f"{TEXT}.includes({shown!r})")
+        assert browser.problems == []
+
+
+async def test_keys_walk_from_the_list_to_the_tokens_and_back(runs):
+    async with page_of(runs) as (browser, url):
+        await browser.go(f"{url}#/run/a/episodes")
+        await browser.until("document.querySelectorAll('.rows a.row').length > 5")
+        for key in "jj":
+            await browser.press(key)
+        await browser.press("Enter")
+        await browser.until("location.hash === '#/run/a/episode/step-000003/1'")
+        await browser.until(f"{TEXT}.includes('The friend is Bali.')")
+        await browser.press("t")
+        await browser.until("document.querySelectorAll('.t').length > 20")
+        assert await browser.evaluate("document.querySelectorAll('.t.n5').length") == 17
+        await browser.press("u")
+        await browser.until("location.hash === '#/run/a/episodes'")
+        await browser.until("document.querySelector('input[type=search]') !== null")
+        await browser.press("/")
+        await browser.until("document.activeElement.type === 'search'")
+        assert browser.problems == []
+
+
+async def test_hostile_texts_are_shown_as_texts(runs):
+    async with page_of(runs) as (browser, url):
+        await browser.go(f"{url}#/run/a/episode/step-000004/0")
+        text = await browser.until(f"{TEXT}.includes('gnirts') && {TEXT}")
+        assert "</script><script>document.title=" in text
+        assert "U+202E" in text
+        assert "U+001B" in text
+        assert "\u202e" not in text
+        assert "show all" in text
+        # The long lines are cut until a reader asks for them.
+        assert len(text) < 20_000
+        await browser.evaluate("document.querySelector('button.more').click()")
+        await browser.until(f"{TEXT}.length > 1000000")
+        assert "owned" not in await browser.evaluate("document.title")
+        assert await browser.evaluate("document.querySelectorAll('main img').length") == 0
+        for link in ("s?task=77", "/step-000004/0?show=tokens"):
+            await browser.go(f"{url}#/run/a/episode{link}")
+            await browser.until(f"{TEXT}.includes('img src')")
+        assert browser.problems == []
+
+
+async def test_an_exported_page_needs_no_server(runs, tmp_path):
+    path = tmp_path / "out.html"
+    assert write_export(runs, "a", path, 60) == 19
+    async with open_browser(CHROMIUM) as browser:
+        for link, shown in (
+            ("", "Reward and held-out success"),
+            ("#/run/a/episodes?text=do+not+KNOW&step=2", "3 episodes"),
+            ("#/run/a/episode/step-000002/4?show=tokens&colour=ratio", "learner gives more"),
+            ("#/run/a/episode/step-000004/0", "document.title="),
+            ("#/run/a/timeline", "generate"),
+        ):
+            await browser.go(f"{path.as_uri()}{link}")
+            await browser.until(f"{TEXT}.includes({shown!r})")
+        assert "owned" not in await browser.evaluate("document.title")
+        assert browser.problems == []
+
+
+async def test_the_page_fits_a_telephone(runs):
+    async with page_of(runs) as (browser, url):
+        await browser.size(390, 800)
+        for link in ("", "#/run/a", "#/run/a/episodes", "#/run/a/episode/step-000002/4"):
+            await browser.go(url + link)
+            await browser.until(f"{TEXT}.length > 40")
+            wide = await browser.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 390, link
