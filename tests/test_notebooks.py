@@ -44,6 +44,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path):
         "PYTHONPATH": str(ROOT),
         "TURNWISE_CACHE": str(tmp_path / "cache"),
         "OMP_NUM_THREADS": "1",
+        "QUICK": "1",
         "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter"),
         "IPYTHONDIR": str(tmp_path / "ipython"),
     }

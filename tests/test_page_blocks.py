@@ -57,6 +57,16 @@ def test_toml_blocks_are_valid():
         tomllib.loads(text)
 
 
+def test_commands_name_existing_modules():
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    ours = re.compile(r"python -m ((?:agents|benchmarks|envs|rl|tools)(?:\.\w+)*)")
+    modules = {name for page in pages for name in ours.findall(page.read_text(encoding="utf-8"))}
+    assert len(modules) > 40
+    for name in modules:
+        path = ROOT / Path(*name.split("."))
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), name
+
+
 def test_rows_in_python_are_tasks():
     (code,) = blocks("data.md", "python")
     env = eval(code, {"envs": envs})
