@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl.errors import RunFailure, UsageError
 from rl.files import discard_if_refused, write_stdout
-from rl.run.folder import RunFolder
+from rl.run.folder import RunFolder, When
 from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import exit_process, run_in_time
 from rl.run.process.command import INTERRUPTED, run_command
@@ -150,7 +150,7 @@ async def _begin(trainer: Trainer, interrupt: Interrupt, tracker: Tracker) -> Pa
         trainer.folder.record_changes(trainer.progress.step)
     else:
         trainer.folder.write_config(trainer.config, trainer.runtime.facts())
-        before = await interrupt.unless_asked(_test(trainer, "before training", tracker))
+        before = await interrupt.unless_asked(_test(trainer, "before", "before training", tracker))
         trainer.progress.validation_due = True
     if trainer.progress.validation_due and (made := await _validate(trainer, interrupt)):
         await _record(tracker, {"step": trainer.progress.step} | made)
@@ -229,7 +229,10 @@ async def _learn(
         error.add_note(f"the episodes are in {written}")
         raise
     with phase("sync"):
-        return metrics | await trainer.publish() | agreement
+        metrics |= await trainer.publish()
+    with phase("write"):
+        await trainer.record_tokens(step, groups)
+    return metrics | agreement
 
 
 async def _validate_now(trainer: Trainer, phase: Phase, interrupt: Interrupt) -> dict[str, float]:
@@ -332,17 +335,17 @@ async def _test_best(trainer: Trainer, tracker: Tracker) -> PassRate | None:
         return tested
     if trainer.config.eval.tasks == 0:
         await trainer.record_validation(None)
-        return await _test(trainer, f"last weights (step {trainer.best.step})", tracker)
+        return await _test(trainer, "after", f"last weights (step {trainer.best.step})", tracker)
     await trainer.load_best()
     best = f"best weights by validation (step {trainer.best.step})"
-    return await _test(trainer, best, tracker)
+    return await _test(trainer, "after", best, tracker)
 
 
-async def _test(trainer: Trainer, weights: str, tracker: Tracker) -> PassRate | None:
+async def _test(trainer: Trainer, when: When, weights: str, tracker: Tracker) -> PassRate | None:
     """Measure success on test tasks, log it and report it."""
     if trainer.config.eval.test_tasks == 0:
         return None
-    rate = await trainer.test()
+    rate = await trainer.test(when)
     tracker.report(f"test tasks, {weights}: {trainer.runtime.success_score or 'return'} {rate}")
     record = {"step": trainer.progress.step, "test/success": rate.rate, "test/tasks": rate.count}
     interval = {"test/success_low": rate.low, "test/success_high": rate.high}

@@ -89,7 +89,7 @@ def one_seed(seed: int, start: str, server: Sequence[str], folder: Path) -> dict
     learned = train_run(f"rl-{seed}", [*RL, *server, *words], folder)
     del learned["command"]  # It names folders of this machine; COMMANDS has the rest.
     steps = [r for r in read_jsonl(folder / f"rl-{seed}" / "metrics.jsonl") if "step_time" in r]
-    played = sorted((folder / f"rl-{seed}" / "trajectories").glob("*.jsonl.gz"))
+    played = sorted((folder / f"rl-{seed}" / "trajectories").glob("step-*.jsonl.gz"))
     facts = json.loads((folder / f"rl-{seed}" / "versions.json").read_text())
     rival, tested = folder / f"supervised-{seed}", folder / f"supervised-test-{seed}"
     rival_s = finished_run("rl.sft", [*RIVAL, *words], rival)

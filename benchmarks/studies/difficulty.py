@@ -110,7 +110,7 @@ def study(seeds: Sequence[int], folder: Path) -> dict[str, list[dict[str, Any]]]
             finished_run("rl.eval", [*EVALUATE, model, f"seed={seed}"], after)
             learned[row].append(tested(after))
             middle[row].append(half_way(out))
-        played = sorted((folder / f"std=unbiased-{seed}" / "trajectories").glob("*.jsonl.gz"))
+        played = sorted((folder / f"std=unbiased-{seed}" / "trajectories").glob("step-*.jsonl.gz"))
         groups = [group for path in played for group in grouped(read_trajectories(path))]
         counts = dict.fromkeys(BINS, 0.0)
         for group in groups:

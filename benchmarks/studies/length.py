@@ -75,7 +75,7 @@ def study(seeds: Sequence[int], folder: Path) -> dict[str, list[dict[str, Any]]]
             finished_run(
                 "benchmarks.studies.worlds rl.train", [*TRAIN, *words, f"seed={seed}"], out
             )
-            steps = sorted((out / "trajectories").glob("*.jsonl.gz"))
+            steps = sorted((out / "trajectories").glob("step-*.jsonl.gz"))
             curves[row].append([lengths(read_trajectories(path)) for path in steps])
     moved, ended = [], []
     for row, runs in curves.items():

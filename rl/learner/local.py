@@ -21,7 +21,7 @@ from rl.learner.memory.quantization import (
     round_linear_layers,
 )
 from rl.learner.model import load_model, score_tokens, tolerance_of
-from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts
+from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts, TokenRecord
 from rl.learner.updater import Updater
 from rl.rollout.trajectory import TrajectoryGroup
 
@@ -100,6 +100,8 @@ class LocalLearner:
         self._thread = host.thread
         self._metrics: dict[str, float] | None = None
         """Metrics of the update that made the current version, or None if no update made it."""
+        self._record: TokenRecord | None = None
+        """What that update computed about each token."""
         self._updater: Updater | None = None
         self._offloader: Offloader | None = None
         self._offloaded = False
@@ -120,6 +122,10 @@ class LocalLearner:
     async def update(self, experience: Experience, version: int) -> dict[str, float]:
         """Make ``version`` of the weights; see ``seam.Learner.update``."""
         return await self._thread.do(self._update, experience, version)
+
+    async def token_record(self, version: int) -> TokenRecord | None:
+        """What an update computed about each token; see ``seam.RecordsTokens``."""
+        return self._record if version == self.version else None
 
     async def score(
         self, token_ids: Sequence[int], temperature: float, supports: Sequence[Sequence[int]] = ()
@@ -168,7 +174,7 @@ class LocalLearner:
     def trained_elsewhere(self) -> None:
         """Count a new version, after a command trained ``model`` without :meth:`update`."""
         self.version += 1
-        self._metrics = None
+        self._metrics, self._record = None, None
 
     @property
     def _trained(self) -> Updater:
@@ -185,7 +191,7 @@ class LocalLearner:
             )
         metrics = self._trained.update(experience.groups, experience.ptx_data, self.version)
         note_advantages(experience.groups, self._trained.credit)
-        self.version, self._metrics = version, metrics
+        self.version, self._metrics, self._record = version, metrics, self._trained.record
         return dict(metrics)
 
     def _offload(self) -> None:
@@ -218,7 +224,7 @@ class LocalLearner:
         load_trained_state(self.model, weights)
         if only_weights and self._updater is not None:
             self._updater.optimizer.take_weights()
-        self.version, self._metrics = version, None
+        self.version, self._metrics, self._record = version, None, None
         if self._offloaded:
             self._offload()  # The checkpoint's state is on the device, which the policy uses.
         return state

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl.credit.batch import Batch
-from rl.credit.losses import Terms
+from rl.credit.losses import Terms, TokenScores
 from rl.learner.memory.transfers import read, uploaded
 from rl.learner.scoring import ScoringModel
+from rl.learner.seam import TokenRecord
+from rl.rollout.trajectory import TrajectoryGroup
 
 COMPARED_EPISODES = 8
 """Number of episodes to compare with the sampler in an update without a gradient."""
@@ -34,6 +40,9 @@ class UpdateMetrics:
     def __init__(self, version: int | None = None) -> None:
         self.values: dict[str, float] = {}
         """Metrics that are already final."""
+        self.before: TokenScores | None = None
+        """Scores of the batch's tokens with the weights before the update, on the CPU. NaN for a
+        token that was not scored. Complete after :meth:`means`."""
         self.step_loss: Tensor | float = 0.0
         """The loss of the current optimizer step so far."""
         self.num_unscored = 0
@@ -42,7 +51,7 @@ class UpdateMetrics:
         self._sums: dict[str, Tensor] = {}
         self._losses: list[float] = []
         self._norms: list[float] = []
-        self._logprobs: list[Tensor] = []
+        self._scores: list[TokenScores] = []
         self._compared: list[Tensor] = []
         self._version = version
         self._ptx_losses: list[Tensor] = []
@@ -62,14 +71,14 @@ class UpdateMetrics:
         self.step_loss = terms.loss.detach() + self.step_loss
         self._ptx_losses.append(terms.loss.detach() / weight)
 
-    def compare(self, logprobs: Tensor, tokens: Tensor) -> None:
-        """Record the learner's log-probabilities, computed with the weights before the update.
+    def compare(self, scores: TokenScores, tokens: Tensor) -> None:
+        """Record scores of n tokens, computed with the weights before the update.
 
         Args:
-            logprobs: ``[n]``.
+            scores: the learner's scores.
             tokens: ``[n]``, on the CPU: the tokens' indices in the batch.
         """
-        self._logprobs.append(logprobs.detach())
+        self._scores.append(TokenScores(scores.logprobs.detach(), scores.entropy.detach()))
         self._compared.append(tokens)
 
     def end_step(self, loss: float, grad_norm: float) -> None:
@@ -86,13 +95,16 @@ class UpdateMetrics:
             result["grad_norm"] = sum(self._norms) / len(self._norms)
             result["optimizer_steps"] = float(len(self._losses))
             result["unscored_tokens"] = float(self.num_unscored)
-        found = iter(read([*self._ptx_losses, *self._logprobs, *self._sums.values()]))
+        scored = [s.logprobs for s in self._scores], [s.entropy for s in self._scores]
+        found = iter(read([*self._ptx_losses, *scored[0], *scored[1], *self._sums.values()]))
         if self._ptx_losses:
             total = sum(next(found).item() for _ in self._ptx_losses)
             result["ptx_loss"] = total / len(self._losses)
-        if self._logprobs:
-            logprobs = torch.cat([next(found).to(own.dtype) for own in self._logprobs])
-            result |= self._mismatch(batch, logprobs)
+        if self._scores:
+            own = TokenScores(*(_joined(column, found) for column in scored))
+            result |= self._mismatch(batch, own.logprobs)
+            if self.before is None:
+                self.before = _spread(own, torch.cat(self._compared), batch.num_tokens)
         result.update((name, next(found).item() / self._num_tokens) for name in self._sums)
         return result
 
@@ -124,7 +136,57 @@ def compare_few(model: ScoringModel, batch: Batch, metrics: UpdateMetrics, max_t
     few = torch.zeros(len(batch.rewards), dtype=torch.bool)
     few[present[positions.round().long()]] = True
     for micro in uploaded(model.micro_batches(batch, max_tokens, few), model.device):
-        metrics.compare(model.score(micro).logprobs, micro.tokens)
+        metrics.compare(model.score(micro), micro.tokens)
+
+
+def token_record(
+    groups: Sequence[TrajectoryGroup], batch: Batch, advantages: Tensor, before: TokenScores | None
+) -> TokenRecord:
+    """The record of an update; see :class:`rl.learner.seam.TokenRecord`.
+
+    Args:
+        groups: the episodes of the update.
+        batch: the batch of these episodes.
+        advantages: ``[N]``, on the CPU.
+        before: scores of the batch's tokens, or None if none was scored.
+    """
+    places, total = _places(groups, batch)
+    nothing = torch.full_like(advantages, math.nan)
+    scores = TokenScores(nothing, nothing) if before is None else before
+    columns = []
+    for numbers in (advantages, scores.logprobs, scores.entropy):
+        columns.append(np.full(total, np.nan, dtype=np.float32))
+        columns[-1][places] = numbers.numpy()
+    return TokenRecord(*columns)
+
+
+def _places(groups: Sequence[TrajectoryGroup], batch: Batch) -> tuple[NDArray[np.int64], int]:
+    """The index of each token of ``batch`` among all tokens of ``groups``, and their number."""
+    num_tokens = batch.episode_ids.bincount(minlength=len(batch.rewards)).tolist()
+    episodes, rows, end = iter(num_tokens), [], 0
+    for trajectory in (t for group in groups for t in group.trajectories):
+        starts = list(accumulate(map(len, trajectory.segments), initial=end))
+        end = starts[-1]
+        for role in trajectory.roles if trajectory.failure is None else ():
+            if next(episodes):
+                own = [s.role == role and np.any(s.loss_mask) for s in trajectory.segments]
+                rows += [start for start, trained in zip(starts, own, strict=False) if trained]
+    first = np.repeat(np.asarray(rows, dtype=np.int64), np.diff(batch.row_starts))
+    return first + batch.source + 1, end
+
+
+def _joined(parts: Sequence[Tensor], found: Iterator[Tensor]) -> Tensor:
+    """The copies of ``parts`` on the host, which are next in ``found``, with their own type."""
+    return torch.cat([next(found).to(part.dtype) for part in parts])
+
+
+def _spread(scores: TokenScores, tokens: Tensor, num_tokens: int) -> TokenScores:
+    """Scores of ``num_tokens`` tokens, which are ``scores`` at ``tokens`` and NaN elsewhere."""
+    columns = []
+    for own in (scores.logprobs, scores.entropy):
+        columns.append(own.new_full((num_tokens,), math.nan))
+        columns[-1][tokens] = own
+    return TokenScores(*columns)
 
 
 def mismatch(log_ratios: Tensor, ages: Tensor) -> dict[str, float]:

@@ -313,20 +313,22 @@ class ScoringModel(PackingModel):
         scores: Scores = self.root(micro, self.temperature)
         return TokenScores(*scores)
 
-    @torch.no_grad()
     def score_batch(self, batch: Batch, max_tokens: int) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities, and values if there is a value head, of all N tokens of ``batch``.
+        """Log-probabilities, and values or None, of all tokens; see :meth:`score_tokens`."""
+        scores = self.score_tokens(batch, max_tokens)
+        return scores.logprobs, scores.values
+
+    @torch.no_grad()
+    def score_tokens(self, batch: Batch, max_tokens: int) -> TokenScores:
+        """Scores of all N tokens of ``batch``, in float64 and on the CPU.
 
         Args:
             batch: the batch to score.
             max_tokens: maximum tokens of one forward pass, padding included.
-
-        Returns:
-            Log-probabilities, and values or None; each ``[N]``, float64, on the CPU.
         """
         parts = self.micro_batches(batch, max_tokens)
         scored = [self.score(micro) for micro in uploaded(parts, self.device)]
-        columns = [[scores.logprobs for scores in scored]]
+        columns = [[scores.logprobs for scores in scored], [scores.entropy for scores in scored]]
         if self.value_head is not None:
             columns.append([scores.values for scores in scored if scores.values is not None])
         found = iter(read([x for column in columns for x in column]))
@@ -335,7 +337,7 @@ class ScoringModel(PackingModel):
             tables.append(torch.empty(batch.num_tokens, dtype=torch.float64))
             for micro in parts:
                 tables[-1][micro.tokens] = next(found)
-        return tables[0], tables[1] if len(tables) > 1 else None
+        return TokenScores(*tables)
 
     @torch.no_grad()
     def _check_head(self) -> None:

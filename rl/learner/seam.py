@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rl.credit.algorithm import Algorithm
 from rl.errors import RunFailure
@@ -25,6 +25,8 @@ from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
 from rl.settings.lora import LoraConfig
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
@@ -122,6 +124,23 @@ class Experience:
     groups: Sequence[TrajectoryGroup]
     ptx_data: Sequence[Segment] = ()
     """Texts to imitate in the same update (``algo.ptx_coef``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """What an update computed about each token, with the weights before its first optimizer step.
+
+    A column has one number for each token of all episodes of the experience, in the order of
+    groups, episodes, segments and positions. NaN stands for a token that was not trained, and for a
+    number that the update did not need.
+    """
+
+    advantages: NDArray[np.float32]
+    logprobs: NDArray[np.float32]
+    """The log-probability by the learner over the token's sampling support, as in the importance
+    ratio."""
+    entropies: NDArray[np.float32]
+    """Entropy of the distribution that the token was sampled from, by the learner, in nats."""
 
 
 class WeightHandle(Protocol):
@@ -245,6 +264,19 @@ class Learner(Protocol):
 
     async def close(self) -> None:
         """Free all resources. A repeated call does nothing."""
+        ...
+
+
+@runtime_checkable
+class RecordsTokens(Protocol):
+    """Optional method of a learner, for the files in which a run records its tokens."""
+
+    async def token_record(self, version: int) -> TokenRecord | None:
+        """What the update that made ``version`` computed about each token.
+
+        The record is kept until the next update, and a repeated call returns it again. None if this
+        learner did not make the version by an update, or if the update had no token.
+        """
         ...
 
 

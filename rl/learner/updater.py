@@ -19,13 +19,13 @@ from transformers import PreTrainedModel
 from rl.credit.algorithm import Algorithm
 from rl.credit.assignment import fixed_terms
 from rl.credit.batch import Batch, MicroBatch
-from rl.credit.losses import FixedTerms, adapted_kl_coef
+from rl.credit.losses import FixedTerms, TokenScores, adapted_kl_coef
 from rl.credit.steps import Portion, imitation_portions, minibatches, policy_portions
 from rl.learner.memory.transfers import read, uploaded
-from rl.learner.metrics import UpdateMetrics, compare_few
+from rl.learner.metrics import UpdateMetrics, compare_few, token_record
 from rl.learner.optimizer import Optimizer
 from rl.learner.scoring import ScoringModel, copied, make_reference
-from rl.learner.seam import BrokenWeights, NonFiniteLoss
+from rl.learner.seam import BrokenWeights, NonFiniteLoss, TokenRecord
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
 from rl.rollout.trajectory import Segment, TrajectoryGroup
@@ -76,6 +76,8 @@ class Updater:
         """Number of updates that had no token to train."""
         self.credit: tuple[Tensor, Tensor] | None = None
         """Episode and advantage of each token of the last update, or None if it had no token."""
+        self.record: TokenRecord | None = None
+        """What the last update computed about each token, or None if it had no token."""
         own, values = algorithm.value.critic == "model", algorithm.uses_values
         self.model = ScoringModel(
             model, temperature, own, with_values=values, memory=memory, packing=packing
@@ -135,13 +137,13 @@ class Updater:
             mask_observations=self.algorithm.mask_observations,
             mask_truncated=self.algorithm.mask_truncated,
         )
-        metrics, self.credit = UpdateMetrics(version), None
+        metrics, self.credit, self.record = UpdateMetrics(version), None, None
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
         before = None if self.algorithm.one_step else self.optimizer.snapshot()
         order = self._generator.get_state()
         try:
-            self._train(batch, metrics, ptx_data)
+            advantages = self._train(batch, metrics, ptx_data)
         except BaseException:
             self.optimizer.zero_grad()
             if self.token_rewards is not None:
@@ -150,7 +152,9 @@ class Updater:
             if before is not None:
                 self.optimizer.restore(before)
             raise
-        return self._finish(batch, metrics)
+        made = self._finish(batch, metrics)
+        self.record = token_record(groups, batch, advantages, metrics.before)
+        return made
 
     def report_progress(self, on_progress: Callable[[], None]) -> None:
         """Call ``on_progress`` at the start of each micro-batch, in the learner's thread."""
@@ -158,15 +162,16 @@ class Updater:
             if model is not None:
                 model.on_score = on_progress
 
-    def _train(self, batch: Batch, metrics: UpdateMetrics, ptx_data: Sequence[Segment]) -> None:
-        """Make the optimizer steps of an update."""
+    def _train(self, batch: Batch, metrics: UpdateMetrics, ptx_data: Sequence[Segment]) -> Tensor:
+        """Make the optimizer steps of an update, and return the advantage of each token."""
         if self.algorithm.forget_optimizer:
             self.optimizer.forget()
         token_scores = None
         if self.token_rewards is not None:
             token_scores = self.token_rewards.scores(batch)
             metrics.values.update(self.token_rewards.accumulate(batch, token_scores))
-        fixed, measured = self._fixed_terms(batch, token_scores)
+        metrics.before = self._scores_before(batch)
+        fixed, measured = self._fixed_terms(batch, metrics.before, token_scores)
         metrics.values.update(measured)
         self.credit = batch.episode_ids, fixed.advantages
         zero = fixed.advantages.abs() <= ZERO_ADVANTAGE
@@ -185,6 +190,7 @@ class Updater:
         self._make_steps(steps, metrics)
         if self.token_rewards is not None:
             self.token_rewards.step()
+        return fixed.advantages
 
     def _make_steps(self, steps: Sequence[Sequence[Portion]], metrics: UpdateMetrics) -> None:
         """Make the optimizer steps. The host waits for the device only at the end of each."""
@@ -201,19 +207,24 @@ class Updater:
                 else:
                     metrics.add(terms, portion.micro.num_tokens)
                     if number == 0:
-                        metrics.compare(scores.logprobs, portion.micro.tokens)
+                        metrics.compare(scores, portion.micro.tokens)
             self._step(metrics)
 
+    def _scores_before(self, batch: Batch) -> TokenScores | None:
+        """Scores with the weights before the update, or None if the algorithm needs none."""
+        if not self.algorithm.uses_old_scores:
+            return None
+        return self.model.score_tokens(batch, self.max_tokens_per_micro_batch)
+
     def _fixed_terms(
-        self, batch: Batch, token_scores: Tensor | None
+        self, batch: Batch, before: TokenScores | None, token_scores: Tensor | None
     ) -> tuple[FixedTerms, dict[str, float]]:
         """The constant terms of the update, in the type of scores, and their metrics."""
-        row, max_tokens = self.algorithm, self.max_tokens_per_micro_batch
-        old, values, ref = None, None, None
-        if row.uses_old_scores:
-            old, values = self.model.score_batch(batch, max_tokens)
+        row, old, values, ref = self.algorithm, None, None, None
+        if before is not None:
+            old, values = before.logprobs, before.values
         if self.reference is not None:
-            ref, _ = self.reference.score_batch(batch, max_tokens)
+            ref, _ = self.reference.score_batch(batch, self.max_tokens_per_micro_batch)
         fixed, metrics = fixed_terms(row, batch, values, old, ref, token_scores)
         return fixed.map(lambda x: x.to(self.model.dtype)), metrics
 

@@ -116,8 +116,8 @@ class Trajectory:
     """Counts of the continuations that valued the turns."""
     advantages: Sequence[float] = ()
     """The advantage of each trained token, for callbacks: the tokens of the first role, then of the
-    next role. Files do not contain advantages, and a learner in another process leaves the list
-    empty."""
+    next role. A learner in another process leaves the list empty. ``step-*.learner.npz`` has the
+    advantages of every learner that records them."""
 
     def fail(self, failure: Exception) -> None:
         """Record a failure. It replaces any other ending."""

@@ -6,6 +6,9 @@ of all episodes in this order, one array for each column (:mod:`rl.rollout.token
 
     numpy.load("step-000012.npz")["token_ids"]
 
+``step-000012.learner.npz`` has what the learner computed about the same tokens, in the columns of
+:class:`rl.learner.seam.TokenRecord`. This file is missing where nothing was learned.
+
 In format 1, which earlier versions wrote, the lines contain the tokens, and there is no second
 file.
 """
@@ -16,11 +19,12 @@ import gzip
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl.errors import UsageError
 from rl.rollout.token_table import Table, from_table, to_table
@@ -28,8 +32,8 @@ from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 
 FORMAT = 2
 """Format in which files are written. All formats up to this number can be read."""
-LINES, TOKENS = ".jsonl.gz", ".npz"
-"""Endings of the two files."""
+LINES, TOKENS, LEARNER = ".jsonl.gz", ".npz", ".learner.npz"
+"""Endings of the files of episodes, of their tokens, and of the learner's numbers."""
 _FAST = 1
 """Level of compression. A higher level takes several times as long and saves little."""
 
@@ -37,6 +41,17 @@ _FAST = 1
 def tokens_path(path: Path) -> Path:
     """The file with the tokens of the episodes in ``path``."""
     return path.with_name(path.name.removesuffix(LINES) + TOKENS)
+
+
+def learner_path(path: Path) -> Path:
+    """The file with the learner's numbers of the tokens of the episodes in ``path``."""
+    return path.with_name(path.name.removesuffix(LINES) + LEARNER)
+
+
+def remove_trajectories(path: Path) -> None:
+    """Remove the files of the episodes in ``path``, if they exist."""
+    for file in (path, tokens_path(path), learner_path(path)):
+        file.unlink(missing_ok=True)
 
 
 def partial_path(path: Path) -> Path:
@@ -64,17 +79,61 @@ def write_trajectories(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
         tokens_path(path): lambda raw: _write_table(raw, table),
         path: lambda raw: _write_lines(raw, [head | record for record in records]),
     }
+    _write_all(writers)
+
+
+def write_learner_columns(
+    path: Path, groups: Sequence[TrajectoryGroup], columns: Mapping[str, NDArray[np.float32]]
+) -> None:
+    """Write what the learner computed about the tokens of ``groups``.
+
+    The file has a number for each token of the episodes in ``path``. Tokens of groups that the
+    update left out have NaN.
+
+    Args:
+        path: the file of lines.
+        groups: the episodes in ``path``.
+        columns: by name, a number for each token of the groups that are not dropped.
+
+    Raises:
+        ValueError: a column has more or fewer numbers.
+        OSError: the file cannot be written.
+    """
+    sizes = [sum(len(s) for t in group.trajectories for s in t.segments) for group in groups]
+    used = np.repeat(np.asarray([not group.dropped for group in groups], np.bool_), sizes)
+    table: Table = {}
+    for name, column in columns.items():
+        if len(column) != (expected := int(used.sum())):
+            raise ValueError(f"{name} has {len(column)} numbers, the episodes {expected} tokens")
+        table[name] = np.full(len(used), np.nan, np.float32)
+        table[name][used] = column
+    _write_all({learner_path(path): lambda raw: _write_table(raw, table)})
+
+
+def read_learner_columns(path: Path, num_tokens: int) -> Table:
+    """Read the columns that :func:`write_learner_columns` wrote. Empty if there is no file.
+
+    Args:
+        path: the file of lines.
+        num_tokens: the number of tokens of its episodes.
+
+    Raises:
+        UsageError: the file is damaged, or belongs to other episodes.
+    """
+    file = learner_path(path)
+    if not file.is_file():
+        return {}
     try:
-        for file, write in writers.items():
-            with partial_path(file).open("wb") as raw:
-                write(raw)
-        for file in writers:
-            partial_path(file).replace(file)
-    except OSError:
-        # Leave no partial file on a full disk.
-        for file in writers:
-            partial_path(file).unlink(missing_ok=True)
-        raise
+        table = _read_table(file)
+    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from error
+    for name, column in table.items():
+        if column.shape != (num_tokens,):
+            raise UsageError(
+                f"{file} does not belong to {path.name}: {name} has the shape {column.shape}, the "
+                f"episodes have {num_tokens} tokens; remove {file.name}"
+            )
+    return table
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
@@ -109,6 +168,21 @@ def read_trajectories(path: Path) -> list[Trajectory]:
         raise UsageError(f"{path} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path} holds no episodes of a run: {error}") from error
+
+
+def _write_all(writers: Mapping[Path, Callable[[BinaryIO], None]]) -> None:
+    """Write files under hidden names, and then rename them in order."""
+    try:
+        for file, write in writers.items():
+            with partial_path(file).open("wb") as raw:
+                write(raw)
+        for file in writers:
+            partial_path(file).replace(file)
+    except OSError:
+        # Leave no partial file on a full disk.
+        for file in writers:
+            partial_path(file).unlink(missing_ok=True)
+        raise
 
 
 def _write_lines(raw: BinaryIO, records: Sequence[dict[str, Any]]) -> None:

@@ -5,7 +5,9 @@
     config.json          the resolved configuration
     versions.json        python, packages, commit, device
     metrics.jsonl        one line per step, under TRL's names if TRL has one
-    trajectories/        step-000012.jsonl.gz: every episode; step-000012.npz: all tokens
+    trajectories/        step-000012.jsonl.gz: every episode; step-000012.npz: all tokens;
+                         step-000012.learner.npz: the learner's numbers of these tokens;
+                         validation-000010, test-before, test-after: episodes of evaluations
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
     changes.jsonl        settings that changed when the run was resumed
     result.json          success before and after, and the steps without a gradient
@@ -25,16 +27,25 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rl.errors import RunFailure, UsageError
 from rl.files import make_folder, replace_text, writing
 from rl.rollout.trajectory import TrajectoryGroup
-from rl.rollout.trajectory_files import tokens_path, write_trajectories
+from rl.rollout.trajectory_files import (
+    LINES,
+    learner_path,
+    remove_trajectories,
+    write_learner_columns,
+    write_trajectories,
+)
 from rl.run.metrics.intervals import PassRate
 from rl.settings.parsing.command_line import resolve
 from rl.settings.parsing.files import flatten, read_run
@@ -47,6 +58,7 @@ MAY_CHANGE = (
     "eval.",
     "save_every",
     "keep_episodes",
+    "record_tokens",
     "max_seconds",
     "episode_timeout_s",
     "stall_s",
@@ -67,9 +79,13 @@ MAY_CHANGE = (
 settings alters an update by rounding at most."""
 _NOT_REPORTED = ("resume", "out", "dry_run")
 _TASKS = "env.options.tasks"
-_EPISODES = re.compile(r"\.?step-(\d+)\.(?:jsonl\.gz|npz)(?:\.tmp)?")
-"""Names of a step's episode files, including incomplete files that a killed run left behind."""
+_EPISODES = re.compile(
+    r"\.?(?:step|validation|test)-(\d+|before|after)\.(?:jsonl\.gz|(?:learner\.)?npz)(\.tmp)?"
+)
+"""Names of episode files, including incomplete files that a killed run left behind."""
 LOCK = ".lock"
+When = Literal["before", "after"]
+"""When test tasks are played: before the first step, or after the last."""
 PACKAGES = ("turnwise", "torch", "transformers", "tokenizers", "peft", "gymnasium", "numpy", "chz")
 
 
@@ -88,6 +104,7 @@ class RunFolder:
     def __init__(self, path: Path, config: TrainConfig) -> None:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
+        self.trajectories = path / "trajectories"
         self.checkpoints = path / "checkpoints"
         self.logs = path / "logs"
         """Logs of servers that the run starts."""
@@ -100,7 +117,7 @@ class RunFolder:
                     f"out=..."
                 )
             self._check_same_run(config)
-        for folder in (path, path / "trajectories", self.checkpoints):
+        for folder in (path, self.trajectories, self.checkpoints):
             make_folder(folder)
 
     @contextmanager
@@ -199,9 +216,15 @@ class RunFolder:
         if self.metrics_path.exists():
             kept = [r for r in self.read_metrics() if r["step"] <= step]
             replace_text(self.metrics_path, "".join(json.dumps(r) + "\n" for r in kept))
-        for path in (self.path / "trajectories").iterdir():
+        # A run that was tested after this step is not tested there again.
+        tested = self.last_test(step) is not None
+        steps = {"before": 0, "after": step if tested else step + 1}
+        for path in self.trajectories.iterdir():
             played = _EPISODES.fullmatch(path.name)
-            if played is not None and int(played[1]) > step:
+            if played is None:
+                continue
+            at = steps[played[1]] if played[1] in steps else int(played[1])
+            if at > step or played[2]:
                 path.unlink()
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -245,13 +268,43 @@ class RunFolder:
         with writing(path):
             write_trajectories(path, groups)
             if keep:
-                old = self._episodes(step - keep)
-                for file in (old, tokens_path(old)):
-                    file.unlink(missing_ok=True)
+                remove_trajectories(self._episodes(step - keep))
         return path
 
+    def write_learner_columns(
+        self,
+        step: int,
+        groups: Sequence[TrajectoryGroup],
+        columns: Mapping[str, NDArray[np.float32]],
+    ) -> None:
+        """Write what the learner computed about the tokens of a step's episodes."""
+        path = self._episodes(step)
+        with writing(learner_path(path)):
+            write_learner_columns(path, groups, columns)
+
+    def write_validation(self, step: int, groups: Iterable[TrajectoryGroup], keep: int = 0) -> None:
+        """Write the episodes of the validation after a step.
+
+        Args:
+            step: the step.
+            groups: the episodes.
+            keep: number of newest validations whose episodes stay; 0 keeps all.
+        """
+        path = self.trajectories / f"validation-{step:06d}{LINES}"
+        with writing(path):
+            write_trajectories(path, groups)
+            if keep:
+                for old in sorted(self.trajectories.glob(f"validation-*{LINES}"))[:-keep]:
+                    remove_trajectories(old)
+
+    def write_test(self, when: When, groups: Iterable[TrajectoryGroup]) -> None:
+        """Write the episodes of the test before or after training."""
+        path = self.trajectories / f"test-{when}{LINES}"
+        with writing(path):
+            write_trajectories(path, groups)
+
     def _episodes(self, step: int) -> Path:
-        return self.path / "trajectories" / f"step-{step:06d}.jsonl.gz"
+        return self.trajectories / f"step-{step:06d}{LINES}"
 
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, indent=2, sort_keys=True, default=str)

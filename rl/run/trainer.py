@@ -21,7 +21,7 @@ from rl.credit.shaping.agreement import agreement_metrics
 from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, tidy
-from rl.learner.seam import Experience
+from rl.learner.seam import Experience, RecordsTokens
 from rl.reports.card import write_card
 from rl.rollout.async_rollouts import GroupStream
 from rl.rollout.curriculum import make_curriculum
@@ -30,7 +30,7 @@ from rl.rollout.episode import outcome_of
 from rl.rollout.task_order import TaskOrder
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import VineConfig, require_copies
-from rl.run.folder import RunFolder
+from rl.run.folder import RunFolder, When
 from rl.run.metrics.episodes import part_metrics, staleness_metrics
 from rl.run.metrics.intervals import PassRate
 from rl.run.process.closing import InTime, at_end
@@ -174,6 +174,24 @@ class Trainer:
         self._curriculum_state = self.curriculum.state_dict()
         return metrics | await asyncio.to_thread(staleness_metrics, finished, version)
 
+    async def record_tokens(self, step: int, groups: list[TrajectoryGroup]) -> None:
+        """Write what the learner computed about the tokens of the step that it just learned.
+
+        Raises:
+            RunFailure: the file cannot be written, or the learner's record has other tokens.
+        """
+        if not self.config.record_tokens or not isinstance(self.learner, RecordsTokens):
+            return
+        record = await self.learner.token_record(self.learner.version)
+        if record is None:
+            return
+        columns = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+        try:
+            await asyncio.to_thread(self.folder.write_learner_columns, step, groups, columns)
+        except ValueError as error:
+            learner = self.config.learner
+            raise RunFailure(f"learner={learner} recorded other tokens: {error}") from error
+
     async def publish(self) -> dict[str, float]:
         """Load the current weights into the policy, and return the policy's metrics.
 
@@ -192,6 +210,8 @@ class Trainer:
         rate, groups = await self.runtime.evaluate(
             "validation", config.tasks, VALIDATION, self._eval_sampling
         )
+        write, keep = self.folder.write_validation, self.config.keep_episodes
+        await asyncio.to_thread(write, self.progress.step, groups, keep)
         return {"eval/success": rate.rate, **part_metrics(groups, "eval/", ("success",))}
 
     async def record_validation(self, success: float | None) -> None:
@@ -202,10 +222,11 @@ class Trainer:
             await asyncio.to_thread(write_card, self._best_path, self.folder.path)
         self.progress.validation_due = False
 
-    async def test(self) -> PassRate:
-        """Measure success on test tasks."""
+    async def test(self, when: When) -> PassRate:
+        """Measure success on test tasks, before or after training."""
         tasks = self.config.eval.test_tasks
-        rate, _ = await self.runtime.evaluate("test", tasks, TEST, self._eval_sampling)
+        rate, groups = await self.runtime.evaluate("test", tasks, TEST, self._eval_sampling)
+        await asyncio.to_thread(self.folder.write_test, when, groups)
         return rate
 
     async def save(self) -> None:

@@ -136,7 +136,11 @@ class TrainConfig(TrackingConfig, RunConfig):
     save_every: int = 20
     """Number of steps between checkpoints. The last step is always saved."""
     keep_episodes: int = 0
-    """Number of newest steps whose episodes stay in the folder; 0 keeps all."""
+    """Number of newest steps, and of newest validations, whose episodes stay in the folder; 0 keeps
+    all."""
+    record_tokens: bool = True
+    """Whether the folder also gets each trained token's advantage, and its log-probability and
+    entropy by the learner, for python -m rl.view."""
     max_seconds: float = 0.0
     """Stop cleanly after this many seconds of training; 0 for no limit."""
     stall_s: float = 3600.0

@@ -74,6 +74,9 @@ class PipedLearner:
     async def update(self, experience, version):
         return await self.call("update", experience, version)
 
+    async def token_record(self, version):
+        return await self.call("token_record", version)
+
     async def score(self, token_ids, temperature, supports=()):
         return await self.call("score", token_ids, temperature, supports)
 

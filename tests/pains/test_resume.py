@@ -13,7 +13,7 @@ from rl.train import main
 def played(out):
     """Each step's episodes: tasks, tokens and rewards."""
     steps = []
-    for path in sorted((out / "trajectories").glob("*.jsonl.gz")):
+    for path in sorted((out / "trajectories").glob("step-*.jsonl.gz")):
         episodes = read_trajectories(path)
         steps.append([(t.task, t.member, t.segments, t.seed) for t in episodes])
     return steps

@@ -20,7 +20,7 @@ def test_a_run_that_samples_with_top_p_has_ratios_of_one(words, tmp_path):
     for step in steps:
         assert step["sampling/logp_difference_max"] < 1e-4
         assert step["sampling/ratio_outside"] == 0
-    played = read_trajectories(next((tmp_path / "trajectories").glob("*.gz")))
+    played = read_trajectories(next((tmp_path / "trajectories").glob("step-*.gz")))
     sizes = [len(ids) for t in played for s in t.segments for ids in s.supports if ids]
     assert len(sizes) == sum(t.num_sampled for t in played)
     assert max(sizes) <= 20

@@ -40,7 +40,7 @@ def test_episodes_of_earlier_versions_without_outcomes_make_the_same_weights(
 ):
     run = tmp_path / "run"
     assert train(words(run, algo="prime", steps=2)) == 0
-    for path in (run / "trajectories").glob("*.jsonl.gz"):
+    for path in (run / "trajectories").glob("step-*.jsonl.gz"):
         episodes = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
         assert {episode.pop("outcome") for episode in episodes} == {0.0, 1.0}
         lines = "".join(json.dumps(episode) + "\n" for episode in episodes)

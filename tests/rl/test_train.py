@@ -109,7 +109,7 @@ def test_reward_rises_and_the_run_leaves_its_files(words, tmp_path, capfd, turns
     ]
     kept = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert kept == ["best", "step-000008", "step-000010"], "the newest two, and the best"
-    assert len(list((out / "trajectories").iterdir())) == 2 * 10
+    assert len(list((out / "trajectories").iterdir())) == 10 * 3 + 3 * 2 + 2 * 2
 
 
 @pytest.mark.quick
@@ -322,7 +322,7 @@ def test_no_two_groups_of_a_run_share_a_seed(words, tmp_path):
     out = tmp_path / "run"
     assert main(words(out, steps=3)) == 0
     groups = []
-    for path in sorted((out / "trajectories").glob("*.jsonl.gz")):
+    for path in sorted((out / "trajectories").glob("step-*.jsonl.gz")):
         episodes = read_trajectories(path)
         groups += [episodes[i : i + 4] for i in range(0, len(episodes), 4)]
     assert len(groups) == 3 * 6

@@ -146,9 +146,14 @@ def test_each_part_of_a_mixture_is_measured_and_replayed_by_itself(words, tmp_pa
 @pytest.mark.quick
 def test_a_folder_keeps_the_episodes_of_the_newest_steps(words, tmp_path):
     out = tmp_path / "out"
-    assert main(words(out, steps=4, keep_episodes=2)) == 0
+    assert main(words(out, steps=4, keep_episodes=2, eval__every=1, eval__test_tasks=2)) == 0
     kept = sorted(path.name for path in (out / "trajectories").iterdir())
-    assert kept == [f"step-00000{n}.{end}" for n in (3, 4) for end in ("jsonl.gz", "npz")]
+    ends = ("jsonl.gz", "learner.npz", "npz")
+    assert kept == [
+        *(f"step-00000{n}.{end}" for n in (3, 4) for end in ends),
+        *(f"test-{when}.{end}" for when in ("after", "before") for end in ("jsonl.gz", "npz")),
+        *(f"validation-00000{n}.{end}" for n in (3, 4) for end in ("jsonl.gz", "npz")),
+    ]
 
 
 def test_a_curriculum_that_cannot_be_is_one_line(words, tmp_path, capfd):

@@ -249,7 +249,7 @@ def test_parts_computed_separately_add_up(name, plan, seed, ranks):
     batch = Batch.from_groups(groups)
     learner = make_learner(row)
     scores = None if learner.token_rewards is None else learner.token_rewards.scores(batch)
-    fixed, _ = learner._fixed_terms(batch, scores)
+    fixed, _ = learner._fixed_terms(batch, learner._scores_before(batch), scores)
     everyone = torch.ones(len(batch.rewards), dtype=torch.bool)
     generator = torch.Generator().manual_seed(seed)
     owner = torch.randint(0, ranks, (len(batch.rewards),), generator=generator)

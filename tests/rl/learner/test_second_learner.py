@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 
+import numpy as np
 import pytest
 import torch
 from piped_learner import open_piped
@@ -74,6 +75,9 @@ def test_it_trains_and_resumes_as_the_local_one_does(words, tmp_path, algorithm)
     assert main(words(piped, **shared, learner="piped", resume="auto")) == 0
     assert_same(weights(local, 3), weights(piped, 3))
     first, second = (load_trainer_state(o / "checkpoints" / "step-000003") for o in (local, piped))
+    for step in (1, 2, 3):
+        name = f"trajectories/step-{step:06d}.learner.npz"
+        assert (local / name).read_bytes() == (piped / name).read_bytes()
     for name in ("learner", "policy_version", "curriculum"):
         assert_same(first[name], second[name])
     ours, theirs = ([r for r in timeless(o) if "reward" in r] for o in (local, piped))
@@ -157,7 +161,10 @@ async def test_a_repeated_call_is_recognised_by_its_version(opening, toy_model, 
         metrics = await learner.update(Experience(groups), 1)
         assert learner.seen, "progress is reported"
         once = await tensors(learner)
+        record = await learner.token_record(1)
         assert await learner.update(Experience(groups), 1) == metrics
+        np.testing.assert_equal(astuple(await learner.token_record(1)), astuple(record))
+        assert await learner.token_record(0) is None, "made by no update"
         assert_same(await tensors(learner), once)
         assert learner.version == 1
         with pytest.raises(ValueError, match=r"version \(3\) must be 2: the learner has 1"):
@@ -174,6 +181,7 @@ async def test_a_repeated_call_is_recognised_by_its_version(opening, toy_model, 
         assert (learner.version, await learner.score([5, 6, 7], 0.7)) == (1, scores)
         assert await learner.load(tmp_path / "c", 9) == {}
         assert learner.version == 9
+        assert await learner.token_record(9) is None
         await learner.offload()
         await learner.onload()
         await learner.update(Experience(groups), 10)

@@ -19,7 +19,14 @@ from rl.errors import UsageError
 from rl.rollout.async_rollouts import GroupStream, Slot, Snapshot
 from rl.rollout.token_table import IDS, SIZES, from_table, to_table
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
-from rl.rollout.trajectory_files import read_trajectories, tokens_path, write_trajectories
+from rl.rollout.trajectory_files import (
+    learner_path,
+    read_learner_columns,
+    read_trajectories,
+    tokens_path,
+    write_learner_columns,
+    write_trajectories,
+)
 
 
 def episode(member=0, logprob=-0.5, supports=None):
@@ -42,6 +49,40 @@ def episode(member=0, logprob=-0.5, supports=None):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "step-000001.jsonl.gz"
+
+
+def test_the_learners_numbers_are_written_for_each_token_of_the_file(path):
+    groups = [TrajectoryGroup([episode(0), episode(1)]) for _ in range(3)]
+    groups[1].dropped = True
+    size = sum(len(segment) for t in groups[0].trajectories for segment in t.segments)
+    write_trajectories(path, groups)
+    advantages = np.arange(2 * size, dtype=np.float32)
+    write_learner_columns(path, groups, {"advantages": advantages})
+    (column,) = read_learner_columns(path, 3 * size).values()
+    assert column.dtype == np.float32
+    assert column[:size].tolist() == advantages[:size].tolist()
+    assert np.isnan(column[size : 2 * size]).all()
+    assert column[2 * size :].tolist() == advantages[size:].tolist()
+    assert [p.name for p in path.parent.iterdir() if p.name.startswith(".")] == []
+    again = learner_path(path).read_bytes()
+    write_learner_columns(path, groups, {"advantages": advantages})
+    assert learner_path(path).read_bytes() == again
+
+
+def test_learners_numbers_that_do_not_belong_to_the_episodes_are_refused(path):
+    groups = [TrajectoryGroup([episode(0)])]
+    size = sum(len(segment) for segment in groups[0].trajectories[0].segments)
+    assert read_learner_columns(path, size) == {}, "a run that did not record them"
+    with pytest.raises(ValueError, match=f"entropies has 2 numbers, the episodes {size} tokens"):
+        write_learner_columns(path, groups, {"entropies": np.zeros(2, np.float32)})
+    write_learner_columns(path, groups, {"entropies": np.zeros(size, np.float32)})
+    with pytest.raises(UsageError, match=r"step-000001.learner.npz does not belong to step-000001"):
+        read_learner_columns(path, size + 1)
+    whole = learner_path(path).read_bytes()
+    for damaged in (b"", whole[:40], whole[:-9], b"x" * 99):
+        learner_path(path).write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"step-000001.learner.npz cannot be read: "):
+            read_learner_columns(path, size)
 
 
 def test_what_is_written_is_read(path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rl.run.folder
@@ -83,6 +84,49 @@ def test_rewind_forgets_later_steps_and_their_episodes(begun):
     begun.rewind(-1)
     assert begun.read_metrics() == []
     assert list((begun.path / "trajectories").iterdir()) == []
+
+
+def evaluated(folder, *steps, tested=None):
+    """Files of validations after ``steps``, of the tests, and of the learner's numbers."""
+    for step in steps:
+        folder.write_validation(step, [])
+        folder.write_learner_columns(step, [], {"advantages": np.empty(0, np.float32)})
+    folder.write_test("before", [])
+    folder.write_test("after", [])
+    if tested is not None:
+        numbers = {f"test/{k}": 0.5 for k in ("success", "success_low", "success_high", "tasks")}
+        JsonLines(folder.metrics_path).log(tested, numbers)
+
+
+def of_evaluations(folder):
+    names = {path.name.split(".")[0] for path in folder.trajectories.iterdir()}
+    return sorted(name for name in names if not name.startswith("step"))
+
+
+def test_rewind_forgets_later_evaluations_and_what_the_learner_computed(begun):
+    evaluated(begun, 0, 2, 3)
+    for name in (".validation-000000.npz.tmp", ".step-000001.learner.npz.tmp", "notes.npz"):
+        (begun.trajectories / name).touch()
+    begun.rewind(2)
+    learned = sorted(path.name for path in begun.trajectories.glob("*.learner.npz"))
+    assert learned == ["step-000000.learner.npz", "step-000002.learner.npz"]
+    kept = ["notes", "test-before", "validation-000000", "validation-000002"]
+    assert of_evaluations(begun) == kept
+    begun.rewind(-1)
+    assert [path.name for path in begun.trajectories.iterdir()] == ["notes.npz"]
+
+
+@pytest.mark.parametrize("tested", [2, 3])
+def test_the_last_test_stays_with_a_run_that_goes_on_from_its_step(begun, tested):
+    evaluated(begun, tested=tested)
+    begun.rewind(2)
+    assert of_evaluations(begun) == ["test-after"] * (tested == 2) + ["test-before"]
+
+
+def test_the_newest_validations_stay(begun):
+    for step in (0, 4, 8, 12):
+        begun.write_validation(step, [], keep=2)
+    assert of_evaluations(begun) == ["validation-000008", "validation-000012"]
 
 
 def test_rewinding_a_new_folder_makes_no_run_of_it(tmp_path):
