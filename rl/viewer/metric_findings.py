@@ -1,0 +1,304 @@
+"""Findings from the lines of a run's metrics.jsonl. Each rule gives the findings of one cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import sqrt
+from statistics import fmean
+from typing import Any
+
+from rl.run.metrics.no_gradient import (
+    CUT,
+    FAILED,
+    HIGHEST,
+    OTHER,
+    REASONS,
+    REMEDIES,
+    cause_in,
+    causes_in,
+    no_gradient_of,
+)
+from rl.viewer.finding import (
+    WINDOW,
+    Finding,
+    RunData,
+    Severity,
+    numbers,
+    of_steps,
+    percent,
+    steps_of,
+)
+
+_LEAST_STEPS = 4
+"""Number of steps from which a trend is read."""
+_SOLVED = 0.9
+"""Success from which equal rewards and a small entropy are expected."""
+_SHARE = "staleness/effective_share/"
+
+
+def metric_findings(run: RunData) -> list[Finding]:
+    """The findings from a run's metrics alone, in no order."""
+    rules = (_no_gradient, _tied, _cut, _failures, _stale, _mismatch, _held_out, _entropy, _format)
+    return [finding for rule in rules for finding in rule(run)]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _no_gradient(run: RunData) -> Iterator[Finding]:
+    """Steps whose rewards gave no gradient, by cause."""
+    summary = no_gradient_of(causes_in(run.records))
+    keys = {CUT: "answers_cut", FAILED: "failures", OTHER: "no_gradient"}
+    found: dict[str, str] = {}
+    for cause in summary.causes:
+        found.setdefault(keys.get(cause, "tied_rewards"), cause)
+    for key, cause in found.items():
+        own = [r for r in run.steps if (c := cause_in(r)) and keys.get(c, "tied_rewards") == key]
+        share = len(own) / summary.steps
+        severity: Severity = "high" if share >= 0.5 or summary.last >= 3 else "medium"
+        if cause == HIGHEST and severity == "high":
+            severity = "medium"  # The tasks are solved.
+        yield Finding(
+            key,
+            severity,
+            f"{len(own)} of {summary.steps} steps had no gradient from rewards: {REASONS[cause]}.",
+            "Every advantage or the whole gradient was 0 in these steps, so they taught nothing. "
+            f"The last step with a gradient was {summary.last} steps before the end.",
+            _sentence(REMEDIES[cause]),
+            steps_of(own),
+            of_steps(steps_of(own), **({"ending": "failed"} if cause == FAILED else {})),
+        )
+
+
+def _tied(run: RunData) -> Iterator[Finding]:
+    """Groups with equal rewards, in steps in which other groups had a gradient."""
+    recent = [r for r in run.recent if cause_in(r) is None]
+    shares = numbers(recent, "frac_reward_zero_std")
+    if not shares or (share := fmean(shares)) < 0.7:
+        return
+    solved = run.success is not None and run.success >= _SOLVED
+    yield Finding(
+        "tied_rewards",
+        "low" if solved else "medium",
+        f"{percent(share)} of the groups of the last {len(shares)} steps had equal rewards.",
+        "All advantages of such a group are 0: its episodes cost time and teach nothing.",
+        "Raise group_size, draw tasks whose rewards differ (curriculum.max_draws=4), or choose "
+        "tasks that the model solves sometimes.",
+        steps_of(recent),
+        of_steps(steps_of(recent)),
+    )
+
+
+def _cut(run: RunData) -> Iterator[Finding]:
+    """Answers that the token limit cut."""
+    shares = numbers(run.recent, "completions/clipped_ratio")
+    if not shares or (share := fmean(shares)) < 0.2:
+        return
+    yield Finding(
+        "answers_cut",
+        "high" if share >= 0.5 else "medium",
+        f"{percent(share)} of the answers of the last {len(shares)} steps were cut at the token "
+        "limit.",
+        "A cut answer lacks its end, so it seldom succeeds, and its reward says little about what "
+        "the model wrote.",
+        "Raise sampling.max_tokens or context_length. If the model never ends an answer, check the "
+        "chat template.",
+        steps_of(run.recent),
+        of_steps(steps_of(run.recent)),
+    )
+
+
+def _failures(run: RunData) -> Iterator[Finding]:
+    """Episodes that failed for reasons other than the policy."""
+    recent = run.recent
+    kinds: Counter[str] = Counter()
+    for record in recent:
+        for name, count in record.items():
+            if name.startswith("failures/"):
+                kinds[name.removeprefix("failures/")] += int(count)
+    count = int(sum(numbers(recent, "failures")))
+    if not count:
+        return
+    played = sum(numbers(recent, "num_groups")) * int(run.config.get("group_size", 1))
+    share = min(1.0, count / max(1.0, played))
+    listed = ", ".join(f"{kind} ({number})" for kind, number in kinds.most_common())
+    common = {"failure": kinds.most_common(1)[0][0]} if kinds else {}
+    yield Finding(
+        "failures",
+        "high" if share >= 0.2 else "medium" if share >= 0.02 else "low",
+        f"{count} episodes ({percent(share)}) of the last {len(recent)} steps failed: {listed}.",
+        "A failed episode has no reward and enters no baseline. Its cause is the infrastructure, "
+        "the environment's code or a tool, not the model.",
+        "Read the error in a failed episode. Failures of one task or one tool point to its code; "
+        "timeouts to env.step_timeout_s, episode_timeout_s or a busy machine.",
+        steps_of(recent),
+        of_steps(steps_of(recent), ending="failed", **common),
+    )
+
+
+def _stale(run: RunData) -> Iterator[Finding]:
+    """Tokens from weights that are older than the settings allow, or too old to learn from."""
+    recent, allowed = run.recent, int(run.config.get("staleness", 0))
+    older = [r for r in recent if r.get("staleness/oldest", 0) > allowed]
+    if older:
+        oldest = int(max(numbers(older, "staleness/oldest")))
+        yield Finding(
+            "stale_sampler",
+            "high",
+            f"The sampler was up to {oldest} updates behind the learner; staleness={allowed} "
+            f"allows {allowed}.",
+            f"This holds for {len(older)} of the last {len(recent)} steps. The update learns from "
+            "tokens that the current weights did not sample.",
+            "Check that each update arrives at the policy: policy.load_s, the logs of its servers, "
+            "and a policy plug-in's load_weights and versions.",
+            steps_of(older),
+            of_steps(steps_of(older)),
+        )
+        return
+    ages = {name for record in recent for name in record if name.startswith(_SHARE)}
+    used = {name.removeprefix(_SHARE): fmean(numbers(recent, name)) for name in ages}
+    age = min(used, key=lambda age: used[age], default="0")
+    if used and used[age] < 0.5 and int(age):
+        yield Finding(
+            "stale_sampler",
+            "medium",
+            f"Tokens that were {age} updates old counted as only {percent(used[age])} of their "
+            "number.",
+            "Their probabilities under the learner differ so much that few of them carry the "
+            "update (effective sample size).",
+            "Lower staleness or optimizer.lr.",
+            steps_of(recent),
+            of_steps(steps_of(recent)),
+        )
+
+
+def _mismatch(run: RunData) -> Iterator[Finding]:
+    """Probabilities of the sampler that differ from the learner's."""
+    have = [record for record in run.steps if record.get("sampling/k3") is not None]
+    if not have:
+        return
+    quarter = have[-max(1, min(WINDOW, len(have) // 4)) :]
+    now, first = fmean(numbers(quarter, "sampling/k3")), float(have[0]["sampling/k3"])
+    grows = len(have) >= _LEAST_STEPS and now >= 10 * first and now >= 0.005
+    if not grows and now < 0.02:
+        return
+    yield Finding(
+        "mismatch",
+        "high" if now >= (0.05 if grows else 0.1) else "medium",
+        f"The sampler's probabilities {'move away' if grows else 'differ'} from the learner's: the "
+        f"divergence is {now:.3g} nats per token"
+        + (f", {first:.2g} at the first step." if grows else "."),
+        "Both should have the same weights, so that rounding alone separates them (below 0.005 "
+        "nats, also for bfloat16). Advantages are then given to tokens that the learner finds "
+        "unlikely.",
+        "Where it grows, updates do not arrive at the sampler, or staleness is too large. Where it "
+        "is constant, sampler and learner differ in precision, sampling settings, template or "
+        "loss mask: see the ratios of tokens. algo.correction.kind=tis bounds the harm.",
+        steps_of(quarter),
+        of_steps(steps_of(quarter), sort="step"),
+    )
+
+
+def _held_out(run: RunData) -> Iterator[Finding]:
+    """Success on held-out tasks that falls while the training reward rises, or fell by the end."""
+    tests = [record for record in run.records if "test/success" in record]
+    if len(tests) > 1 and tests[-1].get("test/success_high", 1) < tests[0].get("test/success", 0):
+        before, after = tests[0]["test/success"], tests[-1]["test/success"]
+        yield Finding(
+            "worse",
+            "high",
+            f"Success on test tasks fell from {before:.2f} to {after:.2f}.",
+            "The 95% interval after training lies below the success before it.",
+            "Look at the training episodes with the highest rewards: do they solve the task? Lower "
+            "optimizer.lr, or add a divergence (algo.kl.coef).",
+            steps_of(tests),
+            {"kind": "test after"},
+        )
+    held = [record for record in run.records if "eval/success" in record]
+    if len(held) < 3:
+        return
+    best = max(held, key=lambda record: record["eval/success"])
+    top, last = best["eval/success"], held[-1]["eval/success"]
+    tasks = _tasks(run.config)
+    error = sqrt(2 * max(top * (1 - top), 1 / tasks) / tasks)
+    rewards = [(r["step"], r["reward"]) for r in run.steps if "reward" in r]
+    then = [x for step, x in rewards if abs(step - best["step"]) <= 2] or [
+        x for _, x in rewards[:3]
+    ]
+    now = [x for _, x in rewards[-5:]]
+    # The best of several validations is high by chance as well: three errors, not two.
+    if not now or top - last <= 3 * error or fmean(now) <= fmean(then):
+        return
+    yield Finding(
+        "apart",
+        "high" if top - last >= 0.1 else "medium",
+        f"Success on validation tasks fell from {top:.2f} (step {best['step']}) to {last:.2f}, "
+        f"while the training reward rose from {fmean(then):.2f} to {fmean(now):.2f}.",
+        f"The fall is more than three standard errors of {tasks} tasks. The model learns "
+        "something that pays in training only: it memorises tasks or exploits the reward.",
+        "Look at training episodes with high rewards, and at validation episodes that fail. Use "
+        "more tasks, a stricter reward, fewer steps, or algo.kl.coef. checkpoints/best has the "
+        "best weights.",
+        (int(best["step"]), int(held[-1]["step"])),
+        {"kind": "validation", "step": str(held[-1]["step"]), "sort": "reward", "order": "asc"},
+    )
+
+
+def _tasks(config: Mapping[str, Any]) -> int:
+    evaluation = config.get("eval")
+    return int(evaluation.get("tasks", 64)) if isinstance(evaluation, Mapping) else 64
+
+
+def _entropy(run: RunData) -> Iterator[Finding]:
+    """Entropy that fell to almost nothing before the tasks were solved."""
+    entropies = numbers(run.steps, "entropy")
+    if len(entropies) < _LEAST_STEPS or (run.success or 0) >= _SOLVED:
+        return
+    first, now = fmean(entropies[:2]), fmean(entropies[-3:])
+    if now > 0.1 * first or now > 0.05:
+        return
+    tied = numbers(run.recent, "frac_reward_zero_std")
+    stuck = bool(tied) and fmean(tied) >= 0.8
+    yield Finding(
+        "entropy",
+        "high" if stuck else "medium",
+        f"The entropy collapsed from {first:.2g} to {now:.2g} nats per token.",
+        "The model gives the same answer each time, so that a group's rewards are equal and new "
+        "answers are not tried.",
+        "Raise sampling.temperature or algo.entropy_coef, widen the upper clip bound (algo=dapo), "
+        "or lower optimizer.lr.",
+        steps_of(run.recent),
+        of_steps(steps_of(run.recent)),
+    )
+
+
+def _format(run: RunData) -> Iterator[Finding]:
+    """Answers or tool calls that the environment could not read."""
+    recent = run.recent
+    names = sorted({name for r in recent for name in r if name.startswith("scores/")})
+    for name in (name for name in names if "format" in name):
+        if (share := fmean(numbers(recent, name))) < 0.1:
+            yield Finding(
+                "format",
+                "medium",
+                f"{name.removeprefix('scores/')} is {share:.2f} over the last {len(recent)} steps.",
+                "The environment reads almost none of the answers, whatever they say.",
+                "Compare an answer with the format that the prompt asks for. Check the chat "
+                "template, or learn the format first (python -m rl.sft).",
+                steps_of(recent),
+                of_steps(steps_of(recent)),
+            )
+    failed = numbers(recent, "tools/failure_frequency")
+    if failed and (share := fmean(failed)) >= 0.5:
+        yield Finding(
+            "format",
+            "medium",
+            f"{percent(share)} of the tool calls of the last {len(failed)} steps failed.",
+            "A call fails if it is malformed, names no tool, or has wrong arguments.",
+            "Read the errors of the calls. Check env.syntax, and that the prompt shows the syntax "
+            "that the model knows.",
+            steps_of(recent),
+            of_steps(steps_of(recent)),
+        )
