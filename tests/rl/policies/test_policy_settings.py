@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,3 +135,17 @@ def test_an_engine_does_not_sleep_while_it_is_asked():
         with pytest.raises(UsageError, match=r"policy\.sleep must be False with staleness above 0"):
             config(f"policy={policy}", "policy.sleep=true", "staleness=1")
     assert config("policy.sleep=true").policy.settings.sleep
+
+
+@pytest.mark.parametrize(
+    ("cores", "alone", "threads"), [(8, True, 7), (8, False, 4), (2, False, 1), (1, True, 1)]
+)
+def test_vllm_leaves_cores_to_its_scheduler_and_to_a_learner_beside_it(cores, alone, threads):
+    chosen = config(f"threads={cores}")
+    context = SimpleNamespace(
+        config=chosen,
+        learner=SimpleNamespace(facts=SimpleNamespace(adapter=None, dtype="float32", device="cpu")),
+        thread=object() if alone else None,
+        context_window=64,
+    )
+    assert chosen.policy.settings.start_config(context, "m").threads == threads
