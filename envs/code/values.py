@@ -11,7 +11,7 @@ from tools.sandbox import Verdict
 _LARGE = 4096
 """Approximate memory in bytes up to which a value is kept whole."""
 _SHOWN = 500
-"""Number of characters that are kept of a larger value's text."""
+"""Number of characters to keep of the text of a value that takes more than ``_LARGE`` bytes."""
 _OBJECT = 32
 """Approximate memory of one Python object in bytes, without its contents."""
 

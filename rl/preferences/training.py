@@ -65,7 +65,7 @@ class Trainable(Protocol[T_contra]):
 
 @dataclass(frozen=True)
 class Material(Generic[T]):
-    """A model, and rows of data in its tokens."""
+    """A model, and rows of data converted to tokens of the model's tokenizer."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase

@@ -1,7 +1,7 @@
 """``mastermind-v0``: guess a secret code; the environment answers each guess.
 
-Each turn is a guess. The answer counts black, which are right digits in the right position, and
-white, which are right digits in a wrong position::
+Each turn is a guess. The answer has two counts: black, the right digits in the right
+position, and white, the right digits in a wrong position::
 
     The code has 3 digits from 1 to 5. 10 guesses left.
     <guess> 122 </guess>
