@@ -1,6 +1,6 @@
 """Imitate demonstrations first, then learn from rewards: SFT, then GRPO from its checkpoint.
 
-Run with: python examples/09_sft_then_rl.py (five minutes; with the word ``quick`` seconds)
+Run with: python examples/09_sft_then_rl.py (minutes; with the word ``quick`` seconds)
 
 Both folders hold a curve.png: the loss of SFT, and the reward of GRPO. GRPO gets its learning rate
 here, because the default for a model by path, 1e-6, suits models of billions of parameters.

@@ -3,7 +3,8 @@
 Run with: python examples/10_read_a_failing_run.py (seconds)
 
 The run reports it while it trains, in result.json and on curve.png, where crosses mark the steps
-without a gradient. docs/troubleshooting.md lists the other causes.
+without a gradient. ``python -m rl.view RUN`` shows it in a web browser, with the episodes.
+docs/troubleshooting.md lists the other causes.
 
 Prints:
     steps without a gradient: 2 of 2
