@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import UsageError
-from rl.run.metrics.no_gradient import REASONS, REMEDIES, causes_in, no_gradient_of
 from rl.run.process.state import read_state
 from rl.viewer.episodes.index import EpisodeIndex, database_of
 from rl.viewer.episodes.tokens import Decoder, decoder_of
+from rl.viewer.finding import Finding, RunData
+from rl.viewer.findings import findings, read_played
 
 _DEPTH = 4
 """How many levels below the folder a run may be."""
@@ -34,6 +35,9 @@ class Run:
         self.name, self.folder = name, folder
         self._lock = threading.Lock()
         self._metrics: list[dict[str, Any]] = []
+        self._finding = threading.Lock()
+        self._problems: tuple[int, list[dict[str, Any]]] | None = None
+        """The number of records from which the findings were made, and the findings."""
         self._read: tuple[int, int] = (0, 0)
         """The inode of metrics.jsonl, and the number of bytes that were read."""
 
@@ -53,20 +57,24 @@ class Run:
         return self.folder / "trajectories"
 
     def problems(self) -> list[dict[str, Any]]:
-        """What is wrong with the run, the gravest first. Each has a title, a text and episodes."""
+        """The run's findings, the most important first, each with a query or a list of episodes.
+
+        They are made again when a step is done.
+        """
         records = self.metrics()
-        summary = no_gradient_of(causes_in(records))
-        return [
-            {
-                "severity": "medium",
-                "title": f"No gradient from rewards in {count} of {summary.steps} steps.",
-                "detail": REASONS[cause],
-                "advice": REMEDIES[cause],
-                "query": {},
-                "episodes": [],
-            }
-            for cause, count in summary.causes.items()
-        ]
+        with self._finding:
+            if self._problems is None or self._problems[0] != len(records):
+                self._problems = len(records), self._find(records)
+            return self._problems[1]
+
+    def _find(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        try:
+            played = read_played(self.trajectories)
+        except (UsageError, OSError, AssertionError):
+            # The list of episodes names files that cannot be read.
+            played = []
+        found = findings(RunData(records, played, self.config()))
+        return [as_problem(finding) for finding in found]
 
     def config(self) -> dict[str, Any]:
         """The content of config.json. Empty if there is none."""
@@ -184,6 +192,23 @@ class Runs:
             found |= {str(p.relative_to(self.root)): p for p in inner if _is_run(p)}
             level = [path for path in inner if path.name not in _HIDDEN]
         return dict(sorted(found.items()))
+
+
+def as_problem(finding: Finding) -> dict[str, Any]:
+    """A finding for the page: its episodes as a query, or as a list of files and lines."""
+    given = finding.episodes
+    query = dict(given) if isinstance(given, Mapping) else {}
+    named = () if isinstance(given, Mapping) else given
+    return {
+        "key": finding.key,
+        "severity": finding.severity,
+        "title": finding.title,
+        "detail": finding.detail,
+        "advice": finding.advice,
+        "steps": list(finding.steps),
+        "query": query,
+        "episodes": [{"file": file, "line": line} for file, line in named],
+    }
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -85,6 +85,7 @@ const view = {};
     const places = size >= 100 ? 1 : size >= 10 ? 2 : digits;
     return minus(value.toFixed(places));
   };
+  view.fixed = (value, digits = 2) => value === null || value === undefined ? "–" : minus(value.toFixed(digits));
   view.signed = (value, digits = 2) =>
     value === null || value === undefined ? "–" : (value > 0 ? "+" : "") + minus(value.toFixed(digits));
   view.count = (value) => Math.round(value).toLocaleString("en").replace(/,/g, "\u202f");

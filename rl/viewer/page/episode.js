@@ -41,7 +41,7 @@
       episode.failure ? h("p", {class: "note bad"}, view.text(episode.failure)) : "",
       h("dl", {class: "facts"},
         view.fact("Reward", h("b", {}, view.number(episode.reward, 2))),
-        Object.keys(components).length > 1 || Object.keys(episode.shaping || {}).length ? view.fact("of which", parts(components)) : "",
+        Object.keys(components).length > 1 || Object.keys(episode.shaping || {}).length ? view.fact("By component", parts(components)) : "",
         Object.keys(episode.shaping || {}).length ? view.fact("Shaping", parts(episode.shaping)) : "",
         row.advantage === null ? "" : view.fact("Advantage", h("b", {class: row.advantage > 0 ? "plus" : row.advantage < 0 ? "minus" : ""}, view.signed(row.advantage))),
         episode.outcome === null || episode.outcome === undefined ? "" : view.fact("Success", h("b", {}, view.number(episode.outcome, 2))),
@@ -60,11 +60,11 @@
     const pictures = episode.pictures || [];
     box.append(message("environment", "Environment", "", episode.observation, pictures[0]));
     const early = (episode.calls || []).filter((call) => call.turn === 0);
-    if (early.length) box.append(early.map(tool));
+    view.append(box, [early.map(tool)]);
     episode.turns.forEach((turn, number) => {
-      const meta = [view.plural(turn.num_tokens, "token"), view.seconds(turn.generate_s), turn.finish_reason === "stop_token" ? "" : (turn.finish_reason || "").replaceAll("_", " ")];
+      const meta = [view.plural(turn.num_tokens, "token"), view.seconds(turn.generate_s), ["stop_token", "stop_string"].includes(turn.finish_reason) ? "" : (turn.finish_reason || "").replaceAll("_", " ")];
       box.append(message("agent", turn.role || "Agent", `turn ${number + 1} · ${meta.filter(Boolean).join(" · ")}`, turn.action));
-      box.append((turn.tool_calls || []).map(tool));
+      view.append(box, [(turn.tool_calls || []).map(tool)]);
       if (turn.observation || turn.env_s >= 0.01 || Object.keys(turn.rewards || {}).length || pictures[number + 1]) {
         const paid = Object.entries(turn.rewards || {});
         const scores = Object.entries(turn.scores || {}).map(([name, value]) => `${name} ${view.number(value, 2)}`);

@@ -53,7 +53,7 @@
   const COLUMNS = [
     ["step", "Step", "number w-step", (row) => row.step < 0 ? "–" : String(row.step)],
     ["task", "Task", "number w-task", (row) => String(row.task)],
-    ["reward", "Reward", "number w-number", (row) => view.number(row.reward, 2)],
+    ["reward", "Reward", "number w-number", (row) => view.fixed(row.reward)],
     ["advantage", "Advantage", "number w-number", (row) => advantage(row.advantage)],
     ["", "Ending", "w-ending", (row) => h("span", {class: view.endingClass(row.ending)}, view.line(row.failure || row.ending.replaceAll("_", " "), 30))],
     ["turns", "Turns", "number w-small", (row) => String(row.turns)],

@@ -87,7 +87,7 @@
   const wrong = (box, run) => {
     const found = run.problems;
     box.replaceChildren(h("h2", {}, "What is wrong"));
-    if (!found.length && !run.errors.length) box.append(view.empty("Nothing that the viewer looks for."));
+    if (!found.length && !run.errors.length) box.append(view.empty("No problem was found."));
     box.append(h("ul", {class: "problems"}, found.map((problem) => h("li", {class: problem.severity},
       h("strong", {}, view.line(problem.title, 300)),
       h("p", {}, view.line(problem.detail, 1000)),

@@ -58,7 +58,16 @@ async def test_every_view_shows_its_part_without_an_error(runs):
         ):
             await browser.go(url + link)
             await browser.until(f"{TEXT}.includes({shown!r})")
+            assert "[object" not in await browser.evaluate(TEXT)
         assert browser.problems == []
+
+
+async def test_a_tool_call_unfolds(runs):
+    async with page_of(runs) as (browser, url):
+        await browser.go(f"{url}#/run/a/episode/step-000002/4")
+        await browser.until("document.querySelectorAll('details.tool').length === 1")
+        await browser.evaluate("document.querySelector('details.tool summary').click()")
+        await browser.until(f'{TEXT}.includes(\'"query": "Question 2 of step 2\')')
 
 
 async def test_keys_walk_from_the_list_to_the_tokens_and_back(runs):

@@ -274,3 +274,20 @@ def test_every_answer_is_in_use_by_the_page():
     script = "".join(path.read_text(encoding="utf-8") for path in PAGE.glob("*.js"))
     asked = set(re.findall(r'view\.api\("(\w+)"', script))
     assert asked == set(ANSWERS)
+
+
+async def test_a_problem_names_the_episodes_that_show_it(runs, client):
+    run = write_run(runs.root / "broken", steps=1)
+    failed = [
+        episode("q", "a", 0.0, member=member, terminated=False, failure="EnvFailure: gone")
+        for member in range(2)
+    ]
+    write_step(run, "step-000001", [TrajectoryGroup(failed)], False)
+    record = {"step": 1, "num_groups": 1.0, "num_groups_dropped": 0.0, "no_gradient/failed": 1.0}
+    line = json.dumps(record | {"failures": 2.0, "failures/EnvFailure": 2.0})
+    (run / "metrics.jsonl").write_text(f"{line}\n")
+    (problem,) = (await ask(client, "run", run="broken"))["problems"]
+    assert (problem["key"], problem["severity"]) == ("failures", "high")
+    listed = await ask(client, "episodes", run="broken", **problem["query"])
+    assert listed["total"] == 2
+    assert {row["failure"] for row in listed["rows"]} == {"EnvFailure"}
