@@ -18,6 +18,7 @@ TESTED = {
     "data.md": "tests/test_page_blocks.py",
     "environments.md": "tests/envs/test_environments_page.py",
     "external-agents.md": "tests/agents/capture/test_capture_page.py",
+    "multi-turn-benchmark.md": "tests/benchmarks/test_multi_turn.py",
     "plugins.md": "tests/test_plugins_page.py",
     "preferences.md": "tests/test_page_blocks.py",
     "python.md": "tests/test_python_page.py",
