@@ -116,6 +116,7 @@ def test_the_readmes_other_commands_run(line: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow  # It reads the run of the main job's test.
 def test_the_page_on_the_first_run_reads_its_episodes(folder: Path) -> None:
     page = (ROOT / "docs" / "start.md").read_text()
     assert SHELL[0] in page
