@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import envs
 from rl.errors import UsageError
 from rl.files import discard_if_refused, make_folder, replace_text, write_stdout
-from rl.run.evaluation_table import table_text
+from rl.run.evaluation_table import suite_text, table_text
 from rl.run.process.activity import Activities
 from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
@@ -236,7 +236,14 @@ def _population(tasks: int, episodes: int) -> str:
 
 
 async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[TrajectoryGroup]]:
-    """Create the folder of ``config`` and run :func:`evaluate` with progress on the screen."""
+    """Create the folder of ``config`` and run :func:`evaluate` with progress on the screen.
+
+    With ``suite``, this evaluates each data set of the suite, and writes its folder.
+    """
+    if config.suite:
+        from rl.evaluation.suite import play_suite
+
+        return await play_suite(config, _measure_and_write)
     with ExitStack() as stack:
         if config.out:
             folder = run_path(config.out, config)
@@ -245,6 +252,14 @@ async def measure(config: EvaluateConfig) -> tuple[dict[str, object], list[Traje
         screen = stack.enter_context(Screen())
         screen.report(f"evaluation of {config.model_name} in {config.env.env_id}")
         return await evaluate(config, screen)
+
+
+async def _measure_and_write(
+    config: EvaluateConfig,
+) -> tuple[dict[str, object], list[TrajectoryGroup]]:
+    result, groups = await measure(config)
+    write_evaluation(config, result, groups)
+    return result, groups
 
 
 def write_evaluation(
@@ -256,9 +271,13 @@ def write_evaluation(
         RunFailure: a file cannot be written.
     """
     from rl.evaluation.picture import draw_evaluation
-    from rl.evaluation.store import PICTURE, RESULT, write_episodes
+    from rl.evaluation.store import PICTURE, RESULT, SUITE, write_episodes
 
     if not config.out:
+        return
+    if config.suite:
+        # Each data set has a folder of its own.
+        replace_text(Path(config.out).expanduser() / SUITE, json.dumps(result, indent=2) + "\n")
         return
     folder = run_path(config.out, config)
     write_episodes(folder, groups)
@@ -277,7 +296,7 @@ def _run(config: EvaluateConfig) -> int:
     if config.json:
         answer(result)
     else:
-        write_stdout(table_text(result))
+        write_stdout(suite_text(result) if config.suite else table_text(result))
     write_evaluation(config, result, groups)
     return 0
 

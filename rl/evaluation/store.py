@@ -22,7 +22,7 @@ from rl.settings.parsing.plain import to_plain
 from rl.settings.run import run_path
 
 EPISODES, PLAYED, RECORD = "trajectories.jsonl.gz", "played.jsonl", "evaluation.json"
-RESULT, PICTURE = "result.json", "evaluation.png"
+RESULT, PICTURE, SUITE = "result.json", "evaluation.png", "suite.json"
 """Names of the files in an evaluation's folder."""
 _WITHOUT_EFFECT = {
     *("out", "json", "k", "compare", "reward_model", "suite", "tasks", "episodes", "callbacks"),

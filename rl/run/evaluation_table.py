@@ -21,6 +21,39 @@ def table_text(result: Mapping[str, Any]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
+def suite_text(result: Mapping[str, Any]) -> str:
+    """The results of a suite as a table with a row for each data set, and two averages."""
+    sets: Mapping[str, Mapping[str, Any]] = result["sets"]
+    is_compared = any("compare/difference" in found for found in sets.values())
+    table = Table.grid(padding=(0, 2))
+    heads = ["data set", "tasks", "episodes", "success", "95% interval"]
+    table.add_row(*heads, *(["difference", "95% interval", "p-value"] if is_compared else []))
+    for name, found in sets.items():
+        numbers = _in_row(found, "success", "success_low", "success_high")
+        cells = [Text(name), str(found["tasks"]), str(found["episodes"]), *numbers]
+        table.add_row(*cells, *_difference(found))
+    total = [str(result["tasks"]), str(result["episodes"])]
+    numbers = _in_row(result, "success", "success_low", "success_high")
+    table.add_row("average over tasks", *total, *numbers)
+    numbers = _in_row(result, *(f"average_over_sets{end}" for end in ("", "_low", "_high")))
+    table.add_row("average over data sets", "", "", *numbers)
+    page = io.StringIO()
+    Console(file=page, width=200, highlight=False, markup=False).print(table, soft_wrap=True)
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
+
+
+def _in_row(found: Mapping[str, Any], value: str, low: str, high: str) -> tuple[str, str]:
+    return f"{found[value]:.3f}", f"[{found[low]:.3f}, {found[high]:.3f}]"
+
+
+def _difference(found: Mapping[str, Any]) -> list[str]:
+    if "compare/difference" not in found:
+        return []
+    low, high = found["compare/difference_low"], found["compare/difference_high"]
+    interval = f"[{low:+.3f}, {high:+.3f}]"
+    return [f"{found['compare/difference']:+.3f}", interval, f"{found['compare/p_value']:.4f}"]
+
+
 def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The main numbers of an evaluation with their labels. Absent numbers are omitted."""
     yield "environment", str(result["env"])

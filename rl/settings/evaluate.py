@@ -39,6 +39,10 @@ class EvaluateConfig(TrackingConfig, RunConfig):
     reward_model: str = ""
     """A folder that rl.reward_model saved. The model chooses one of k episodes for best@k."""
 
+    suite: str = ""
+    """A TOML file of data sets, which are evaluated one after the other. Its settings override the
+    command line's."""
+
     @property
     def loads_model(self) -> bool:
         """Whether this process loads ``model``. False if an endpoint serves the model."""

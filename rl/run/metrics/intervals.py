@@ -70,8 +70,11 @@ def pass_rate_of_tasks(by_task: Sequence[Sequence[float]]) -> PassRate:
     if min(flat) < 0 or max(flat) > 1:
         half = _t_95(n - 1) * math.sqrt(variance) if n > 1 else math.inf
         return PassRate(p, p - half, p + half, len(flat))
-    # Equal means give no estimate of the variance: each task then counts once.
-    effective = p * (1 - p) / variance if 0 < variance < math.inf else n
+    # Equal means give no estimate of the variance: each task then counts once. Otherwise an
+    # estimated variance widens the interval as Student's t (Korn and Graubard 1998, section 2).
+    effective = float(n)
+    if 0 < variance < math.inf:
+        effective = p * (1 - p) / variance * (Z_95 / _t_95(n - 1)) ** 2
     return PassRate(p, *_wilson(p, min(max(effective, 1.0), len(flat))), len(flat))
 
 

@@ -62,15 +62,20 @@ def test_pass_at_k_up_to_256_against_enumeration_and_scipy():
         pass_curve([(4, 1)], [5])
 
 
-def test_the_bootstrap_resamples_tasks_with_expanded_percentiles():
+def test_the_bootstrap_of_a_symmetric_sample_is_students_interval():
     values = [i / 39 for i in range(40)]
     low, high = bootstrap_interval(values)
     assert (low, high) == bootstrap_interval(values)
     assert (low, high) != bootstrap_interval(values, seed=1)
     error = np.std(values, ddof=1) / math.sqrt(40)
     expected = scipy.stats.t.interval(0.95, 39, loc=0.5, scale=error)
-    # The bounds of a symmetric sample are Student's, up to resampling.
-    assert (low, high) == pytest.approx(expected, abs=0.1 * error)
+    assert (low, high) == pytest.approx(expected, abs=0.15 * error)
+
+
+def test_the_bootstrap_of_a_skewed_sample_reaches_further_down():
+    low, high = bootstrap_interval([0.2, 0.5] + [1.0] * 38)
+    mean = (0.7 + 38) / 40
+    assert mean - low > 2 * (high - mean)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

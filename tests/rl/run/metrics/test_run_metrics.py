@@ -246,14 +246,16 @@ def test_with_an_episode_per_task_it_is_wilsons():
 
 
 def test_the_interval_over_tasks_at_its_ends():
-    # By hand: means 1, 0.5, 0 have variance 1/4, their mean 1/12; 1/4 / (1/12) = 3 effective.
+    # By hand: means 1, 0.5, 0 have variance 1/4, their mean 1/12; 1/4 / (1/12) = 3 effective, times
+    # (1.96 / 4.303)^2 for an estimate of 3 tasks. At least one episode counts.
     rate = pass_rate_of_tasks([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
-    wanted = pass_rate([1.0, 0.5, 0.0])
+    wanted = pass_rate([0.5])
     assert (rate.rate, rate.count) == (0.5, 6)
     assert (rate.low, rate.high) == pytest.approx((wanted.low, wanted.high))
-    # By hand: .625 (1 - .625) / (1/64) would be 15 effective episodes, and there are 8.
-    alike = pass_rate_of_tasks([[1.0, 0.0]] * 3 + [[1.0, 1.0]])
-    assert (alike.low, alike.high) == pytest.approx((0.30574, 0.86316), abs=1e-4)
+    # By hand: .5625 (1 - .5625) / (1/256) (1.96 / 2.365)^2 would be 43 effective episodes, of 16.
+    alike = pass_rate_of_tasks([[1.0, 0.0]] * 7 + [[1.0, 1.0]])
+    theirs = binomtest(9, 16).proportion_ci(method="wilson")
+    assert (alike.low, alike.high) == pytest.approx((theirs.low, theirs.high))
     # Nothing but successes: as many as there are tasks.
     sure, single = pass_rate_of_tasks([[1.0] * 8] * 64), pass_rate([1.0] * 64)
     assert (sure.low, sure.high, sure.count) == (single.low, 1.0, 512)

@@ -1,0 +1,150 @@
+"""Coverage of the intervals of ``rl.eval``, and the power of its paired test, by simulation.
+
+``python benchmarks/evaluation/intervals.py`` writes ``benchmarks/results/evaluation.json``. Each
+simulated evaluation draws tasks from a population of success rates (a beta distribution), and the
+episodes of each task. An interval covers if it contains the population's true value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rl.evaluation.paired import paired_test
+from rl.evaluation.passk import pass_curve
+from rl.evaluation.power import power_of
+from rl.run.metrics.intervals import pass_rate_of_tasks
+
+RESULTS = Path(__file__).parents[1] / "results" / "evaluation.json"
+SHIFT = 0.05
+
+
+@dataclass(frozen=True)
+class World:
+    """A population of tasks, and an evaluation of it."""
+
+    tasks: int
+    episodes: int
+    a: float
+    b: float
+    """Parameters of the beta distribution of the tasks' success rates."""
+
+    def rates(self, rng: np.random.Generator) -> np.ndarray:
+        """Success rates of the evaluation's tasks."""
+        return rng.beta(self.a, self.b, self.tasks)
+
+    def play(self, rates: np.ndarray, rng: np.random.Generator) -> list[list[float]]:
+        """The success of each task's episodes."""
+        drawn = rng.random((len(rates), self.episodes)) < rates[:, None]
+        return drawn.astype(float).tolist()
+
+
+WORLDS = [
+    World(tasks, episodes, a, b)
+    for tasks in (30, 100, 300)
+    for episodes in (1, 4, 16)
+    for a, b in ((2.0, 2.0), (0.5, 1.0))
+]
+
+
+def pass_at(world: World, k: int) -> float:
+    """The population's pass@k: 1 - E[(1 - p)^k] of a beta distribution."""
+    log = math.lgamma(world.b + k) + math.lgamma(world.a + world.b)
+    return 1 - math.exp(log - math.lgamma(world.b) - math.lgamma(world.a + world.b + k))
+
+
+def covered(world: World, rng: np.random.Generator) -> dict[str, bool]:
+    """Which intervals of one simulated evaluation cover."""
+    rates = world.rates(rng)
+    by_task = world.play(rates, rng)
+    rate = pass_rate_of_tasks(by_task)
+    mean = world.a / (world.a + world.b)
+    found = {"success": rate.low <= mean <= rate.high}
+    counts = [(len(values), int(sum(values))) for values in by_task]
+    ks = [k for k in (1, 4, 8) if 1 < world.episodes >= k]
+    for k, estimate in pass_curve(counts, ks).items():
+        found[f"pass@{k}"] = estimate.low <= pass_at(world, k) <= estimate.high
+    # A second model, better by SHIFT where the rate allows it.
+    better = np.minimum(rates + 2 * SHIFT * (rng.random(world.tasks) < 0.5), 1.0)
+    test = paired_test(world.play(better, rng), by_task)
+    found["difference"] = test.low <= true_shift(world) <= test.high
+    return found
+
+
+def true_shift(world: World) -> float:
+    """The population's mean of ``min(p + 2 SHIFT, 1) - p`` for half of the tasks."""
+    edges = np.linspace(0, 1, 200_001)
+    p = (edges[1:] + edges[:-1]) / 2
+    density = p ** (world.a - 1) * (1 - p) ** (world.b - 1)
+    return float(0.5 * np.average(np.minimum(2 * SHIFT, 1 - p), weights=density))
+
+
+def planted(world: World, rng: np.random.Generator) -> dict[str, bool]:
+    """Whether the paired test finds a planted difference, and a difference of 0."""
+    rates = world.rates(rng) * (1 - SHIFT)
+    same, plus = world.play(rates, rng), world.play(rates + SHIFT, rng)
+    null = world.play(rates, rng)
+    return {
+        "found": not paired_test(plus, same).is_noise,
+        "false alarm": not paired_test(null, same).is_noise,
+    }
+
+
+def share(
+    draw: Callable[[World, np.random.Generator], dict[str, bool]],
+    world: World,
+    evaluations: int,
+) -> dict[str, float]:
+    """The share of simulated evaluations for which each statement is true."""
+    rng = np.random.default_rng(7)
+    drawn = [draw(world, rng) for _ in range(evaluations)]
+    return {name: float(np.mean([one[name] for one in drawn])) for name in drawn[0]}
+
+
+def announced_power(world: World, evaluations: int) -> float:
+    """The power for SHIFT that the deviation of the differences announces, by simulation."""
+    rng = np.random.default_rng(8)
+    deviations = []
+    for _ in range(evaluations):
+        rates = world.rates(rng) * (1 - SHIFT)
+        first, second = world.play(rates + SHIFT, rng), world.play(rates, rng)
+        differences = np.mean(first, axis=1) - np.mean(second, axis=1)
+        deviations.append(float(np.std(differences, ddof=1)))
+    return power_of(SHIFT, float(np.sqrt(np.mean(np.square(deviations)))), world.tasks)
+
+
+def power_worlds() -> Iterator[World]:
+    """Evaluations for which +5 points are easy and hard to find."""
+    for tasks, episodes in ((200, 1), (800, 1), (200, 8), (500, 4), (1500, 1)):
+        yield World(tasks, episodes, 2.0, 2.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--evaluations", type=int, default=1000)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    coverage = []
+    for world in WORLDS:
+        row = {**vars(world), **share(covered, world, args.evaluations)}
+        coverage.append(row)
+        print(json.dumps(row), flush=True)
+    powers = []
+    for world in power_worlds():
+        announced = announced_power(world, 200)
+        row = {**vars(world), "shift": SHIFT, "announced power": announced}
+        row |= share(planted, world, args.evaluations)
+        powers.append(row)
+        print(json.dumps(row), flush=True)
+    report = {"evaluations": args.evaluations, "coverage": coverage, "power": powers}
+    args.out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Suites: a TOML file of data sets, which are evaluated one after the other.
+
+A file has a table for each data set, and settings for all of them::
+
+    [settings]
+    episodes = 4
+
+    [[set]]
+    name = "arithmetic"
+    env = "math"
+    tasks = 100
+
+A suite fixes how models are measured, so its settings override the command line. The command line
+names the model and the folder ``out``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from rl.errors import UsageError
+from rl.evaluation.measures import Sample
+from rl.evaluation.store import RESULT
+from rl.rollout.trajectory import TrajectoryGroup
+from rl.run.metrics.intervals import Z_95
+from rl.settings.evaluate import EvaluateConfig
+from rl.settings.parsing.command_line import parse
+from rl.settings.parsing.files import as_values, as_word, read_toml, table_words
+from rl.settings.parsing.plain import to_plain
+
+Play = Callable[[EvaluateConfig], Awaitable[tuple[dict[str, object], list[TrajectoryGroup]]]]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NOT_SHARED = ("suite", "out", "json", "dry_run", "compare", "env")
+
+
+@dataclass(frozen=True)
+class SuiteSet:
+    """A data set of a suite, with its complete settings."""
+
+    name: str
+    config: EvaluateConfig
+
+
+def read_suite(config: EvaluateConfig) -> list[SuiteSet]:
+    """The data sets of the file ``config.suite``.
+
+    Raises:
+        UsageError: the file, or a setting in it, is wrong.
+    """
+    path = config.suite
+    tables = read_toml(path, "suite")
+    given = tables.get("set", [])
+    if set(tables) - {"settings", "set"} or not isinstance(given, list) or not given:
+        raise UsageError(f"suite ({path}) must hold [[set]] tables and at most one [settings]")
+    shared = {
+        key: as_word(value)
+        for key, value in as_values(to_plain(config)).items()
+        if key not in _NOT_SHARED and not key.startswith("env.")
+    }
+    shared |= table_words(tables.get("settings", {}))
+    sets = [_set(config, number, table, shared) for number, table in enumerate(given, start=1)]
+    names = [one.name for one in sets]
+    if len(set(names)) < len(names):
+        raise UsageError(f"suite ({path}): two sets have the same name ({', '.join(names)})")
+    return sets
+
+
+def _set(
+    config: EvaluateConfig, number: int, table: Mapping[str, Any], shared: Mapping[str, str]
+) -> SuiteSet:
+    name = str(table.get("name", ""))
+    if not _NAME.fullmatch(name) or "env" not in table:
+        raise UsageError(f"suite ({config.suite}): set {number} needs a name and an env")
+    words = {**shared, **table_words({k: v for k, v in table.items() if k != "name"})}
+    if config.out:
+        words["out"] = str(Path(config.out) / name)
+    if config.compare:
+        earlier = Path(config.compare).expanduser() / name
+        words["compare"] = str(earlier) if (earlier / RESULT).is_file() else config.compare
+    try:
+        argv = [f"{key}={value}" for key, value in words.items()]
+        return SuiteSet(name, parse(EvaluateConfig, argv, command="rl.eval", presets={}))
+    except UsageError as error:
+        raise UsageError(f"suite ({config.suite}), set {name}: {error}") from error
+
+
+async def play_suite(
+    config: EvaluateConfig, play: Play
+) -> tuple[dict[str, object], list[TrajectoryGroup]]:
+    """Evaluate the data sets of a suite.
+
+    Args:
+        config: the settings, with ``suite``.
+        play: evaluates one data set, and writes its folder.
+
+    Returns:
+        The averages with their intervals and the result of each data set; and all episodes.
+
+    Raises:
+        UsageError: the file is wrong, or a data set cannot be played.
+    """
+    sets = read_suite(config)
+    results: dict[str, dict[str, object]] = {}
+    groups: list[TrajectoryGroup] = []
+    values: list[list[float]] = []
+    for one in sets:
+        results[one.name], played = await play(one.config)
+        score = str(results[one.name]["score"]).replace("return", "")
+        values.append([fmean(rights) for rights in Sample(played, score, 1.0).successes])
+        groups += played
+    by_task = stratified_mean(values, [len(means) for means in values])
+    by_set = stratified_mean(values, [1.0] * len(values))
+    return {
+        "suite": config.suite,
+        "model": config.model_name,
+        "tasks": sum(map(len, values)),
+        "episodes": sum(len(group.finished) for group in groups),
+        "success": by_task[0],
+        "success_low": by_task[1],
+        "success_high": by_task[2],
+        "average_over_sets": by_set[0],
+        "average_over_sets_low": by_set[1],
+        "average_over_sets_high": by_set[2],
+        "sets": results,
+    }, groups
+
+
+def stratified_mean(
+    values: Sequence[Sequence[float]], weights: Sequence[float]
+) -> tuple[float, float, float]:
+    """A weighted mean of data sets' means, with its 95% interval.
+
+    Tasks are independent, so the variances of the data sets' means add up (Cochran 1977, section
+    5.4). A data set with a single task gives no interval.
+
+    Args:
+        values: the mean success of each task, one list for each data set.
+        weights: the weight of each data set.
+
+    Returns:
+        The mean, and the lower and upper bound.
+
+    Example:
+        >>> stratified_mean([[0.0, 1.0], [0.5, 0.5]], [1, 1])[0]
+        0.5
+    """
+    shares = [weight / sum(weights) for weight in weights]
+    mean = sum(share * fmean(means) for share, means in zip(shares, values, strict=True))
+    if min(map(len, values)) < 2:
+        return mean, -math.inf, math.inf
+    variances = [stdev(means) ** 2 / len(means) for means in values]
+    error = math.sqrt(sum(s * s * v for s, v in zip(shares, variances, strict=True)))
+    low, high = mean - Z_95 * error, mean + Z_95 * error
+    if all(0 <= value <= 1 for means in values for value in means):
+        return mean, max(0.0, low), min(1.0, high)
+    return mean, low, high

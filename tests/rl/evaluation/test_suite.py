@@ -1,0 +1,97 @@
+"""Suites of data sets, from their file to one table."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import rl
+import rl.eval
+from rl.errors import UsageError
+from rl.evaluation.suite import read_suite, stratified_mean
+
+SUITE = """
+[settings]
+episodes = 2
+sampling.temperature = 0.5
+
+[[set]]
+name = "few"
+env = "toy-copy"
+tasks = 4
+
+[[set]]
+name = "more"
+env = "toy-copy"
+tasks = 6
+episodes = 1
+seed = 3
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(SUITE)
+    return path
+
+
+def test_two_data_sets_make_one_table(suite, toy_model, tmp_path, capfd):
+    out = tmp_path / "out"
+    words = [f"suite={suite}", f"model={toy_model}", f"out={out}", "sampling.max_tokens=3"]
+    assert rl.eval.main(words) == 0
+    table, _ = capfd.readouterr()
+    rows = table.splitlines()
+    assert rows[0].split() == ["data", "set", "tasks", "episodes", "success", "95%", "interval"]
+    assert rows[1].split()[:3] == ["few", "4", "8"]
+    assert rows[2].split()[:3] == ["more", "6", "6"]
+    assert rows[3].startswith("average over tasks      10     14")
+    found = json.loads((out / "suite.json").read_text())
+    few, more = (json.loads((out / n / "result.json").read_text()) for n in ("few", "more"))
+    assert found["sets"] == {"few": few, "more": more}
+    assert (few["temperature"], more["seed"]) == (0.5, 3)
+    assert found["success"] == pytest.approx((4 * few["success"] + 6 * more["success"]) / 10)
+    assert found["average_over_sets"] == pytest.approx((few["success"] + more["success"]) / 2)
+    # The same line again plays nothing, and compares each data set with itself.
+    assert rl.eval.main([*words, f"compare={out}"]) == 0
+    table, progress = capfd.readouterr()
+    assert progress.count("already") == 2
+    assert table.splitlines()[1].split()[-4] == "+0.000"
+
+
+def test_a_suite_in_python(suite, toy_model):
+    config = rl.EvaluateConfig(suite=str(suite), model=str(toy_model), sampling={"max_tokens": 3})
+    played = rl.evaluate(config)
+    assert played.success.count == 14
+    assert len(played.groups) == 10
+
+
+def test_a_stratified_mean_against_resampling_within_data_sets():
+    rng = np.random.default_rng(0)
+    values = [rng.binomial(1, 0.3, 200).astype(float), rng.binomial(4, 0.8, 50) / 4]
+    mean, low, high = stratified_mean([v.tolist() for v in values], [200, 50])
+    assert mean == pytest.approx(np.concatenate(values).mean())
+    draws = [sum(rng.choice(v, len(v)).sum() for v in values) / 250 for _ in range(2000)]
+    assert (low, high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=0.006)
+    assert stratified_mean([[1.0], [0.0, 0.0]], [1, 1]) == (0.5, -math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"must hold \[\[set\]\] tables"),
+        ("[[sets]]\nname='a'", r"must hold \[\[set\]\] tables"),
+        ("[[set]]\nname='a'", "set 1 needs a name and an env"),
+        ("[[set]]\nname='a/b'\nenv='toy-copy'", "set 1 needs a name and an env"),
+        ("[[set]]\nname='a'\nenv='toy-copy'\n" * 2, r"two sets have the same name \(a, a\)"),
+        ("[[set]]\nname='a'\nenv='toy-copy'\ntask=3", r"set a: unknown key 'task'"),
+    ],
+)
+def test_a_wrong_file_is_one_line(text, message, tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_suite(rl.EvaluateConfig(suite=str(path)))
