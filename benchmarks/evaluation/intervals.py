@@ -47,8 +47,8 @@ class World:
 
 WORLDS = [
     World(tasks, episodes, a, b)
-    for tasks in (30, 100, 300)
-    for episodes in (1, 4, 16)
+    for tasks in (30, 100)
+    for episodes in (1, 8)
     for a, b in ((2.0, 2.0), (0.5, 1.0))
 ]
 
@@ -121,13 +121,13 @@ def announced_power(world: World, evaluations: int) -> float:
 
 def power_worlds() -> Iterator[World]:
     """Evaluations for which +5 points are easy and hard to find."""
-    for tasks, episodes in ((200, 1), (800, 1), (200, 8), (500, 4), (1500, 1)):
+    for tasks, episodes in ((200, 1), (800, 1), (200, 8)):
         yield World(tasks, episodes, 2.0, 2.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--evaluations", type=int, default=1000)
+    parser.add_argument("--evaluations", type=int, default=500)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     coverage = []
@@ -137,7 +137,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
     powers = []
     for world in power_worlds():
-        announced = announced_power(world, 200)
+        announced = announced_power(world, 100)
         row = {**vars(world), "shift": SHIFT, "announced power": announced}
         row |= share(planted, world, args.evaluations)
         powers.append(row)

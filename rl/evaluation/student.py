@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 _TOLERANCE = 1e-14
@@ -25,6 +26,7 @@ def t_cdf(t: float, degrees: float) -> float:
     return 1 - tail if t > 0 else tail
 
 
+@functools.lru_cache(maxsize=256)
 def t_quantile(probability: float, degrees: float) -> float:
     """The number that Student's t exceeds with probability ``1 - probability``.
 

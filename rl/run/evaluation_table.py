@@ -30,7 +30,7 @@ def suite_text(result: Mapping[str, Any]) -> str:
     table.add_row(*heads, *(["difference", "95% interval", "p-value"] if is_compared else []))
     for name, found in sets.items():
         numbers = _in_row(found, "success", "success_low", "success_high")
-        cells = [Text(name), str(found["tasks"]), str(found["episodes"]), *numbers]
+        cells = [name, str(found["tasks"]), str(found["episodes"]), *numbers]
         table.add_row(*cells, *_difference(found))
     total = [str(result["tasks"]), str(result["episodes"])]
     numbers = _in_row(result, "success", "success_low", "success_high")
