@@ -38,6 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SlowTests(durations, leaves_out_slow(config)))
     if config.getoption("record_durations"):
         config.pluginmanager.register(DurationRecorder(DURATIONS, durations))
+    if importlib.util.find_spec("hypothesis") is not None:
+        _allow_slow_examples()
+
+
+def _allow_slow_examples() -> None:
+    """Let hypothesis take its time: on a busy machine, each example can take long."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
 
 
 @pytest.hookimpl(optionalhook=True)
