@@ -43,6 +43,7 @@ def write_run(folder: Path, count: int) -> None:
     """Write a run of ``count`` episodes."""
     rng = np.random.default_rng(0)
     words = [f"word{number}" for number in range(5000)]
+    said = [" ".join(rng.choice(words, WORDS)) for _ in range(2000)]
     segment = Segment()
     segment.append_context(list(range(16)), 0)
     completion = Completion([1] * 16, [-0.5] * 16, [0] * 16, FinishReason.STOP_TOKEN)
@@ -52,7 +53,7 @@ def write_run(folder: Path, count: int) -> None:
     for step in range(1, -(-count // FILE) + 1):
         episodes = []
         for number in range(min(FILE, count - (step - 1) * FILE)):
-            texts = [" ".join(rng.choice(words, WORDS)) for _ in range(2)]
+            texts = [said[pick] for pick in rng.integers(0, len(said), 2)]
             if step == 3 and number == 7:
                 texts[1] += NEEDLE
             turn = Turn(texts[1], "", "stop_token", 16, {"right": float(rng.random() < 0.3)})

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
+import envs
+from envs.base.pictures import Drawable
 from rl.errors import UsageError
 from rl.settings.parsing.files import flatten
 from rl.viewer.compare import compare
@@ -17,6 +21,7 @@ from rl.viewer.episodes.index import Query
 from rl.viewer.episodes.rows import Row
 from rl.viewer.runs import Run, Runs
 
+logger = logging.getLogger(__name__)
 Parameters = Mapping[str, str]
 _MOST_ROWS = 500
 _INDEXING_S = 0.5
@@ -80,7 +85,8 @@ def show_episode(runs: Runs, parameters: Parameters) -> dict[str, Any]:
     run = _run(runs, parameters)
     row = _row(run, parameters)
     group = run.index.group(row.file, row.grp)
-    return read_episode(run.trajectories, row) | {"group": [member._asdict() for member in group]}
+    episode = _drawn(read_episode(run.trajectories, row))
+    return episode | {"group": [member._asdict() for member in group]}
 
 
 def show_tokens(runs: Runs, parameters: Parameters) -> dict[str, Any]:
@@ -94,7 +100,7 @@ def show_group(runs: Runs, parameters: Parameters) -> dict[str, Any]:
     run = _run(runs, parameters)
     row = _row(run, parameters)
     members = run.index.group(row.file, row.grp)
-    return {"members": [read_episode(run.trajectories, member) for member in members]}
+    return {"members": [_drawn(read_episode(run.trajectories, member)) for member in members]}
 
 
 def show_comparison(runs: Runs, parameters: Parameters) -> dict[str, Any]:
@@ -140,6 +146,26 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return value
+
+
+def _drawn(episode: dict[str, Any]) -> dict[str, Any]:
+    """An episode with the pictures that its environment draws.
+
+    Only registered environments draw. A run's folder must not choose a file to import.
+    """
+    env_id = episode["env_id"]
+    if env_id not in envs.ids():
+        return episode
+    kind: object = envs.env_type(env_id)
+    if not isinstance(kind, Drawable):
+        return episode
+    actions = [turn["action"] for turn in episode["turns"]]
+    try:
+        drawn = kind.pictures(episode["observation"], actions)
+    except (ValueError, TypeError, LookupError) as error:
+        logger.warning("%s.pictures failed: %r", env_id, error)
+        return episode
+    return episode | {"pictures": [picture and asdict(picture) for picture in drawn]}
 
 
 def _run(runs: Runs, parameters: Parameters) -> Run:

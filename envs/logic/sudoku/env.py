@@ -11,17 +11,28 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from envs.base.pictures import Cell, Mark, Picture
 from envs.datasets.options import GENERATED, RowOptions
 from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, Reply, finish, go_on
 from envs.logic.answers import only_answer
-from envs.logic.sudoku.grid import BOX, MAX_HOLES, Grid, SudokuTask, SudokuTasks, mistake, solve
+from envs.logic.sudoku.grid import (
+    BOX,
+    MAX_HOLES,
+    Grid,
+    SudokuTask,
+    SudokuTasks,
+    mistake,
+    solve,
+    units,
+)
 from envs.logic.sudoku.rows import load_grids
 from envs.options import Card
 
@@ -92,6 +103,20 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         """A policy that solves the grid by search."""
         return self._solve
 
+    @classmethod
+    def pictures(cls, observation: str, actions: Sequence[str]) -> list[Picture | None]:
+        """The grid, and the grid of each answer; cells that contradict each other are marked."""
+        rows = [line.split() for line in observation.splitlines()]
+        size = len(rows)
+        if size not in BOX or any(len(row) != size for row in rows):
+            return []
+        puzzle = [cell for row in rows for cell in row]
+        drawn: list[Picture | None] = [_picture(puzzle, puzzle)]
+        for action in actions:
+            cells = [*"".join((only_answer(action) or "").split())]
+            drawn.append(_picture(puzzle, cells) if len(cells) == size**2 else None)
+        return drawn
+
     @property
     def _size(self) -> int:
         return cast(SudokuOptions, self.options).size
@@ -132,6 +157,22 @@ def _tasks(options: SudokuOptions) -> Tasks[SudokuTask]:
     if data is not None:
         return data.split(options.split)
     return SudokuTasks(options.split, options.seed, options.size, options.holes)
+
+
+def _picture(puzzle: Sequence[str], cells: Sequence[str]) -> Picture:
+    """The picture of a grid; ``puzzle`` has the given digits."""
+    size = math.isqrt(len(cells))
+    wrong = {cell for cell, given in enumerate(puzzle) if given not in ("_", cells[cell])}
+    for _, unit in units(size):
+        digits = [cells[cell] for cell in unit]
+        wrong.update(c for c in unit if cells[c] != "_" and digits.count(cells[c]) > 1)
+
+    def drawn(cell: int) -> Cell:
+        mark: Mark = "bad" if cell in wrong else "" if puzzle[cell] == "_" else "given"
+        return Cell("" if cells[cell] == "_" else cells[cell], mark)
+
+    rows = range(0, size * size, size)
+    return Picture("grid", tuple(tuple(map(drawn, range(r, r + size))) for r in rows))
 
 
 def _to_text(grid: Grid, size: int) -> str:

@@ -94,8 +94,8 @@
   // What an environment draws of itself: a grid or a table of texts, or lines of a difference.
   const drawn = (picture) => {
     if (picture.kind === "diff") {
-      return h("div", {class: "picture diff"}, picture.rows.map(([mark, text]) =>
-        h("div", {class: mark === "+" ? "added" : mark === "-" ? "removed" : ""}, view.appendText(h("span", {}), `${mark} ${text}`))));
+      return h("div", {class: "picture diff"}, picture.rows.map(([cell]) =>
+        h("div", {class: cell.mark}, view.appendText(h("span", {}), `${{added: "+", removed: "\u2212"}[cell.mark] || " "} ${cell.text}`))));
     }
     return h("div", {class: "scroll"}, h("table", {class: `picture ${picture.kind}`}, h("tbody", {}, picture.rows.map((cells) =>
       h("tr", {}, cells.map((cell) => h("td", {class: cell.mark || ""}, view.line(cell.text, 200))))))));

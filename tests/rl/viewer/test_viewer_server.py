@@ -291,3 +291,18 @@ async def test_a_problem_names_the_episodes_that_show_it(runs, client):
     listed = await ask(client, "episodes", run="broken", **problem["query"])
     assert listed["total"] == 2
     assert {row["failure"] for row in listed["rows"]} == {"EnvFailure"}
+
+
+async def test_an_environment_draws_its_episodes(runs, client):
+    board = episode("1 _ 3 4\n3 4 _ 2\n_ 1 4 3\n4 3 2 _", "x", 1.0, member=0)
+    board.env_id = "sudoku-v0"
+    unknown = episode("q", "x", 1.0, member=1)
+    unknown.env_id = "/tmp/file.py:Env"
+    write_step(runs.root / "a", "step-000008", [TrajectoryGroup([board, unknown])])
+    shown = await ask(client, "episode", run="a", file="step-000008", line="0")
+    grid, *rest = shown["pictures"]
+    assert grid["rows"][0][0] == {"text": "1", "mark": "given"}
+    assert rest == [None, None]
+    # The file of an environment is never imported.
+    shown = await ask(client, "episode", run="a", file="step-000008", line="1")
+    assert "pictures" not in shown

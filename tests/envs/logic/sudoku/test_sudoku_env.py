@@ -84,3 +84,17 @@ def test_options_out_of_range(option, says):
 @pytest.mark.parametrize("options", [{}, {"size": 9, "holes": 40, "max_turns": 3}])
 def test_it_keeps_the_contract(options):
     assert envs.check_env(envs.make("sudoku", **options)).env_id == "sudoku-v0"
+
+
+def test_pictures_show_the_grid_and_mark_contradictions():
+    puzzle = "1 _ 3 4\n3 4 _ 2\n_ 1 4 3\n4 3 2 _"
+    right = "<answer> 1 2 3 4  3 4 1 2  2 1 4 3  4 3 2 1 </answer>"
+    # The first row has two ones, and changes the given 3.
+    wrong = "<answer> 1 1 2 4  3 4 1 2  2 1 4 3  4 3 2 1 </answer>"
+    first, none, solved, bad = SudokuEnv.pictures(puzzle, ["<answer> 1 </answer>", right, wrong])
+    assert [cell.text for cell in first.rows[0]] == ["1", "", "3", "4"]
+    assert [cell.mark for cell in first.rows[0]] == ["given", "", "given", "given"]
+    assert none is None
+    assert not [cell for row in solved.rows for cell in row if cell.mark == "bad"]
+    assert [cell.mark for cell in bad.rows[0]] == ["bad", "bad", "bad", "given"]
+    assert SudokuEnv.pictures("no grid", []) == []
