@@ -17,6 +17,7 @@ TESTED = {
     "algorithms.md": "tests/rl/credit/shaping/test_shaping_page.py",
     "data.md": "tests/test_page_blocks.py",
     "environments.md": "tests/envs/test_environments_page.py",
+    "evaluation.md": "tests/rl/evaluation/test_evaluation_page.py",
     "external-agents.md": "tests/agents/capture/test_capture_page.py",
     "multi-turn-benchmark.md": "tests/benchmarks/test_multi_turn.py",
     "plugins.md": "tests/test_plugins_page.py",

@@ -1,0 +1,47 @@
+"""docs/evaluation.md: its Python prints what it says, and its keys are those of results."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rl.policies.openai import OpenAIEndpoint
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+
+
+def test_its_python_prints_what_it_says():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "docs/evaluation.md", "exec"), {})
+    assert printed.getvalue().splitlines() == re.findall(r"  # (.*)$", code, re.MULTILINE)
+
+
+def test_its_table_has_the_options_of_the_endpoint():
+    section = PAGE.split("## Models behind an API")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `policy.")]
+    named = set(re.findall(r"`policy\.(\w+)`", "".join(row.split("|")[1] for row in rows)))
+    assert named == {option.name for option in dataclasses.fields(OpenAIEndpoint)}
+
+
+def test_its_figures_are_the_simulated_ones():
+    found = json.loads((ROOT / "benchmarks" / "results" / "evaluation.json").read_text())
+    shares = [
+        value
+        for row in found["coverage"]
+        for name, value in row.items()
+        if name == "success" or name.startswith("pass@")
+    ]
+    assert f"{min(shares):.0%} to {max(shares):.0%} of the time" in PAGE
+    for row in found["power"]:
+        announced, seen = row["announced power"], row["found"]
+        assert f"{seen:.0%} (announced {announced:.0%})" in PAGE
+        assert announced == pytest.approx(seen, abs=0.07)
