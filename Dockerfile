@@ -22,7 +22,7 @@ print(next(d for d in p["dependencies"] if d.startswith("torch")))')"
 
 COPY . .
 RUN pip install -e '.[test]' \
-    && useradd --create-home --uid 1000 turnwise \
+    && useradd --create-home turnwise \
     && mkdir -p runs \
     && chown -R turnwise /turnwise
 
