@@ -214,3 +214,18 @@ def test_the_pages_program_hands_in_a_checkpoint(tmp_path, monkeypatch):
     exec(code, {"checkpoint": tmp_path / "model", "step": 20})
     (line,) = (tmp_path / "out" / "points.jsonl").read_text().splitlines()
     assert json.loads(line) == {"model": str(tmp_path / "out" / "points" / "000020"), "step": 20}
+
+
+def test_the_page_shows_the_recorded_results():
+    page = (HOME / "docs" / "multi-turn-benchmark.md").read_text(encoding="utf-8")
+    file = HOME / "benchmarks" / "results" / "multi_turn" / "turnwise.json"
+    games = json.loads(file.read_text(encoding="utf-8"))["games"]
+    assert games.keys() == GAMES.keys()
+    for game, measured in games.items():
+        row = re.findall(rf"^\| `{game}` \| (0\..*) \|$", page, re.M)[0].split(" | ")
+        found = measured["summary"]
+        assert row[0] == f"{measured['before']:.2f}"
+        assert row[1:5] == [f"{point['mean']:.2f}" for point in found["curve"][:-1]]
+        for cell, value in ((row[5], found["final"]), (row[6], found["area"])):
+            assert cell == f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
+        assert row[7:] == [f"{found['seconds']:.0f}", str(found["peak_mib"])]
