@@ -365,14 +365,14 @@ def _check(config: TrainConfig, report: Callable[[str], None]) -> None:
         UsageError: a split is empty, or the run cannot fit into the GPU's memory.
     """
     check_splits(config)
-    from rl.planning.memory import check_memory  # loads torch
+    from rl.planning.check import check_memory  # loads torch
 
     check_memory(config, report)
 
 
 def _explain(config: TrainConfig) -> str:
     """The text of the memory plan."""
-    from rl.planning.memory import explain
+    from rl.planning.check import explain
 
     try:
         return explain(config)

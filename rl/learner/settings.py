@@ -77,6 +77,9 @@ class MemoryConfig:
     head_mib: int = 0
     """Buffers of the output head in MiB, whatever the vocabulary's size: the head computes logits
     in chunks of positions. 0: 1024 on a GPU, 128 on a CPU."""
+    offload_scorers: bool = False
+    """Whether models of rl.train that only score wait in the host's memory while they do not: a KL
+    reference with weights of its own, and the reward models and local judges of shaping."""
 
     def __post_init__(self) -> None:
         if self.head_mib < 0:

@@ -21,6 +21,7 @@ from rl.credit.assignment import fixed_terms
 from rl.credit.batch import Batch, MicroBatch
 from rl.credit.losses import FixedTerms, TokenScores, adapted_kl_coef
 from rl.credit.steps import Portion, imitation_portions, minibatches, policy_portions
+from rl.learner.memory.host import WaitingWeights
 from rl.learner.memory.transfers import read, uploaded
 from rl.learner.metrics import UpdateMetrics, compare_few, token_record
 from rl.learner.optimizer import Optimizer
@@ -85,6 +86,12 @@ class Updater:
         self.reference = make_reference(model, algorithm, temperature, memory, packing=packing)
         """The initial model, or the model at the last refresh. None if the algorithm has no
         divergence."""
+        own_reference = copied(self.reference)
+        self.waiting: WaitingWeights | None = None
+        """The weights of the reference, if they wait in the host's memory between its scores."""
+        if own_reference is not None and memory.offload_scorers:
+            self.waiting = WaitingWeights(own_reference)
+            self.waiting.offload()
         self.token_rewards: TokenRewards | None = None
         """The token reward model, or None if the algorithm has none."""
         if algorithm.token_rewards.kind != "none":
@@ -224,9 +231,19 @@ class Updater:
         if before is not None:
             old, values = before.logprobs, before.values
         if self.reference is not None:
-            ref, _ = self.reference.score_batch(batch, self.max_tokens_per_micro_batch)
+            ref = self._reference_logprobs(self.reference, batch)
         fixed, metrics = fixed_terms(row, batch, values, old, ref, token_scores)
         return fixed.map(lambda x: x.to(self.model.dtype)), metrics
+
+    def _reference_logprobs(self, reference: ScoringModel, batch: Batch) -> Tensor:
+        """The reference's log-probability of each token: ``[N]``."""
+        if self.waiting is not None:
+            self.waiting.onload()
+        try:
+            return reference.score_batch(batch, self.max_tokens_per_micro_batch)[0]
+        finally:
+            if self.waiting is not None:
+                self.waiting.offload()
 
     def _imitation(self, texts: Batch, coef: float = 1.0) -> list[Portion]:
         return imitation_portions(texts, self.model.dtype, self._cut, coef)

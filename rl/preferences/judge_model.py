@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from agents.renderer import Renderer
@@ -41,6 +42,11 @@ class LocalChooser:
         self._window = model.context_window
         # One forward pass at a time, and not on the event loop.
         self._thread = ThreadPoolExecutor(1, "turnwise-judge")
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The judge's model."""
+        return self._model.model
 
     async def __call__(self, messages: Sequence[Message], options: Sequence[str]) -> list[float]:
         """The probabilities of the options as the next words; see ``envs.judges.chooser.Chooser``.

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from envs.judges.chooser import Chooser
 from envs.judges.verdicts import CRITERIA, expected_grade, grades
-from rl.credit.shaping import Member, Shaping
+from rl.credit.shaping import LocalModel, Member, Shaping
 from rl.errors import RunFailure
 from tools.limits import CallLimits
 from tools.tool import ToolFailure
 
 if TYPE_CHECKING:
+    from rl.learner.memory.host import WaitingWeights
     from rl.rollout.trajectory import Trajectory
 
 SILENT = -1.0
@@ -60,7 +61,11 @@ def judge(
     limits = CallLimits(timeout_s=timeout_s, retries=retries, max_concurrent=concurrent)
     grader = _Grader(model, url, os.environ[key] if key else "", limits)
     return Shaping(
-        "judge", lambda members: grader.judge(members, criteria, scale), judges=True, by_group=False
+        "judge",
+        lambda members: grader.judge(members, criteria, scale),
+        judges=True,
+        by_group=False,
+        model=None if url else LocalModel(model, grader.offload, classifier=False),
     )
 
 
@@ -70,6 +75,12 @@ class _Grader:
     def __init__(self, model: str, url: str, key: str, limits: CallLimits) -> None:
         self._model, self._url, self._key = model, url, key
         self._limits = limits
+        self._weights: WaitingWeights | None = None
+
+    def offload(self) -> None:
+        """Move a local model's weights to the host's memory, if the model is loaded."""
+        if self._weights is not None:
+            self._weights.offload()
 
     def judge(self, members: Sequence[Member], criteria: str, scale: int) -> list[float]:
         """The expected grade of each episode.
@@ -91,7 +102,10 @@ class _Grader:
         self, episodes: Sequence[Trajectory | None], criteria: str, scale: int
     ) -> list[float]:
         if not self._url:
-            return await _all(self._local, episodes, criteria, scale)
+            chooser = self._local
+            if self._weights is not None:
+                self._weights.onload()
+            return await _all(chooser, episodes, criteria, scale)
         from envs.judges.endpoint import ChatEndpoint, EndpointChooser
 
         endpoint = ChatEndpoint(self._url, self._model, key=self._key, limits=self._limits)
@@ -102,10 +116,14 @@ class _Grader:
     def _local(self) -> Chooser:
         import torch
 
+        from rl.learner.memory.host import WaitingWeights
         from rl.preferences.judge_model import load_judge
 
         here = "cuda" if torch.cuda.is_available() else "cpu"
-        return load_judge(self._model, here, torch.float32 if here == "cpu" else torch.bfloat16)
+        dtype = torch.float32 if here == "cpu" else torch.bfloat16
+        chooser = load_judge(self._model, here, dtype)
+        self._weights = WaitingWeights(chooser.model)
+        return chooser
 
 
 async def _all(

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rl.credit.shaping import Member, Shaping
+from rl.credit.shaping import LocalModel, Member, Shaping
 
 if TYPE_CHECKING:
     from agents.renderer import Renderer
     from agents.segment import Segment
+    from rl.learner.memory.host import WaitingWeights
     from rl.preferences.reward_model import RewardModel
     from rl.rollout.trajectory import Trajectory
 
@@ -73,13 +74,43 @@ def process_model(
 Score = Callable[["RewardModel", Sequence["Segment"]], list[float]]
 
 
+class _Scorer:
+    """A reward model that is loaded at its first use, and can leave its device afterwards.
+
+    Loading takes time, and a shaping is made while the command line is parsed.
+    """
+
+    def __init__(self, load: Callable[[], tuple[RewardModel, Renderer]]) -> None:
+        self._load = load
+        self._weights: WaitingWeights | None = None
+
+    @cached_property
+    def _loaded(self) -> tuple[RewardModel, Renderer]:
+        from rl.learner.memory.host import WaitingWeights
+
+        loaded = self._load()
+        self._weights = WaitingWeights(loaded[0].model)
+        return loaded
+
+    def ready(self) -> tuple[RewardModel, Renderer]:
+        """The model on its device, and the renderer of its tokenizer."""
+        loaded = self._loaded
+        if self._weights is not None:
+            self._weights.onload()
+        return loaded
+
+    def offload(self) -> None:
+        """Move the weights to the host's memory, if the model is loaded."""
+        if self._weights is not None:
+            self._weights.offload()
+
+
 def _judge(name: str, path: str, device: str, score: Score) -> Shaping:
     _check_folder(path)
-    # Loading the model takes time, and this function runs while the command line is parsed.
-    load = cache(lambda: _load(name, path, device))
+    scorer = _Scorer(lambda: _load(name, path, device))
 
     def contribute(members: Sequence[Member]) -> list[float]:
-        rewarder, renderer = load()
+        rewarder, renderer = scorer.ready()
         segments = [_last_segment(member) for member in members]
         for member, segment in zip(members, segments, strict=True):
             if member.episode is not None and segment is not None:
@@ -87,7 +118,8 @@ def _judge(name: str, path: str, device: str, score: Score) -> Shaping:
         rewards = iter(score(rewarder, [s for s in segments if s is not None]))
         return [0.0 if segment is None else next(rewards) for segment in segments]
 
-    return Shaping(name, contribute, judges=True, by_group=False)
+    model = LocalModel(path, scorer.offload, device=device)
+    return Shaping(name, contribute, judges=True, by_group=False, model=model)
 
 
 def _check_folder(path: str) -> None:

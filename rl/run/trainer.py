@@ -141,7 +141,8 @@ class Trainer:
         try:
             # In a thread: judges may take long, and episodes that are played ahead continue.
             await self._thread.do(
-                shape, shapings, groups, score, best, self._most_tokens, weight, self._window
+                *(shape, shapings, groups, score, best, self._most_tokens, weight, self._window),
+                self.config.memory.offload_scorers,
             )
         except ValueError as error:
             raise RunFailure(str(error)) from error

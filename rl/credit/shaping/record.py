@@ -19,6 +19,7 @@ def shape(
     limit: int = 0,
     reward_weight: float = 1.0,
     context_length: int = 0,
+    offload: bool = False,
 ) -> None:
     """Record each shaping's contribution in each finished episode.
 
@@ -31,6 +32,7 @@ def shape(
         limit: maximum number of tokens that all turns of an episode can sample, or 0 if unknown.
         reward_weight: weight of the episodes' own returns.
         context_length: the model's context window, or 0 if unknown.
+        offload: whether a shaping's model moves to the host's memory when it has scored.
 
     Raises:
         ValueError: a shaping does not return one finite number for each episode.
@@ -50,6 +52,8 @@ def shape(
             given = weighted.contributions([member(t) for t in part])
             for trajectory, contribution in zip(part, given, strict=True):
                 trajectory.shaping[weighted.shaping.name] = contribution
+        if offload and weighted.shaping.model is not None:
+            weighted.shaping.model.offload()
     for trajectory in (t for group in played for t in group):
         trajectory.reward_weight = reward_weight
 

@@ -39,6 +39,21 @@ class Member:
     """The trajectory, with texts and tokens."""
 
 
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model in this process with which a shaping scores, for the memory plan and offloading."""
+
+    path: str
+    """A folder or a hub id."""
+    offload: Callable[[], None]
+    """Moves the model's weights to the host's memory until the shaping scores again. It does
+    nothing if no model is loaded."""
+    classifier: bool = True
+    """Whether the model is a sequence classifier, not a causal language model."""
+    device: str = "auto"
+    """The model's device; "auto" for the GPU if there is one."""
+
+
 @dataclass(frozen=True)
 class Shaping:
     """One named contribution for each member of a group.
@@ -51,6 +66,7 @@ class Shaping:
             outcome is logged.
         by_group: whether ``contribute`` gets one group at a time. False passes the members of all
             groups at once, for speed.
+        model: the model in this process with which the shaping scores, or None.
     """
 
     name: str
@@ -58,6 +74,7 @@ class Shaping:
     budget: Literal["", "exact", "max"] = ""
     judges: bool = False
     by_group: bool = True
+    model: LocalModel | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Key = tuple[str, int]
 """Name and number of a tensor. Tensors with equal keys use one buffer in turn."""
@@ -51,6 +51,39 @@ class HostBuffers:
             buffer = torch.empty_like(x, device="cpu", pin_memory=True, requires_grad=False)
             self._pinned[key] = buffer
         return buffer
+
+
+class WaitingWeights:
+    """The weights of a model that only scores, which can wait in the host's memory.
+
+    The host's copy is made once and stays, so that only the way to the device takes time. The
+    weights may change only while they wait.
+
+    Args:
+        model: a model on its device.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        parameters = list(model.parameters())
+        self._device = parameters[0].device
+        self._weights: dict[Key, Tensor] = {("", i): p for i, p in enumerate(parameters)}
+        self._copies: dict[Key, Tensor] = {}
+        self.waits = False
+        """Whether the weights are in the host's memory."""
+
+    def offload(self) -> None:
+        """Free the device's memory."""
+        if not self._copies:
+            self._copies = HostBuffers().copies(self._weights)
+        for key, copied in self._copies.items():
+            self._weights[key].data = copied
+        self.waits = True
+
+    def onload(self) -> None:
+        """Move the weights back to their device, if they wait."""
+        if self.waits:
+            bring_back(self._weights.values(), self._device)
+        self.waits = False
 
 
 def bring_back(tensors: Iterable[Tensor], device: torch.device) -> None:

@@ -18,7 +18,7 @@ class Offloader:
     The state consists of the optimizers' moments and float32 copies, and of all models except the
     policy: a reference, a critic's own trunk, token reward models. The policy's weights stay on the
     learner's device, because the policy's copies are verified against them. Gradients exist only
-    during an update.
+    during an update. A reference that waits in the host's memory between its scores stays there.
     """
 
     def __init__(self, updater: Updater) -> None:
@@ -45,7 +45,7 @@ class Offloader:
         """The weights of all models except the policy."""
         rewards = self._updater.token_rewards
         models: dict[str, nn.Module | None] = {
-            "reference": copied(self._updater.reference),
+            "reference": copied(self._updater.reference) if self._updater.waiting is None else None,
             "value_trunk": self._updater.model.value_trunk,
         }
         if rewards is not None:

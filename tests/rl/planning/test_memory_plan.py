@@ -13,13 +13,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen3Config, masking_utils
 
-import rl.planning.memory
+import rl.planning.check
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.learner.lora import add_adapter
 from rl.learner.settings import MemoryConfig, OptimizerConfig
+from rl.planning.advice import settings_that_fit
+from rl.planning.check import check_memory
 from rl.planning.learner import episode_cache, learner_memory
-from rl.planning.memory import Planner, check_memory, settings_that_fit
+from rl.planning.memory import Planner
 from rl.policies.local import Local
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.parsing.command_line import parse
@@ -322,8 +324,8 @@ def test_settings_without_a_plan_fail_later_with_their_own_error(folder, capfd):
 
 def test_the_plan_asks_for_the_device_after_its_sums_are_made_repeatable(folder, monkeypatch):
     order = []
-    monkeypatch.setattr(rl.planning.memory, "fix_workspace", lambda c: order.append("workspace"))
-    monkeypatch.setattr(rl.planning.memory, "device_of", lambda c: order.append("device") or CPU)
+    monkeypatch.setattr(rl.planning.check, "fix_workspace", lambda c: order.append("workspace"))
+    monkeypatch.setattr(rl.planning.check, "device_of", lambda c: order.append("device") or CPU)
     check_memory(config_of(folder, "deterministic=true"), order.append)
     assert order == ["workspace", "device"]
 

@@ -92,6 +92,17 @@ def test_it_reads_an_episodes_tokens_and_takes_a_weight(judge, renderer):
     assert contributions(judge, *played[:2]) == pytest.approx([given[0], given[2]], abs=1e-5)
 
 
+def test_it_scores_the_same_after_its_model_left_the_device(judge, renderer):
+    [weighted] = make_shapings(f"reward_model(path={str(judge)!r}, device='cpu')")
+    model = weighted.shaping.model
+    assert (model.path, model.classifier, model.device) == (str(judge), True, "cpu")
+    members = [member(episode(renderer, "0", said)) for said in ("2", "01")]
+    model.offload()  # nothing is loaded yet
+    first = weighted.contributions(members)
+    model.offload()
+    assert weighted.contributions(members) == first
+
+
 def test_an_episode_without_an_action_has_reward_zero(judge, renderer):
     silent = episode(renderer, "0", "2")
     silent.segments[0].loss_mask = [0] * len(silent.segments[0])
