@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -14,7 +15,9 @@ from agents.completion import SamplingParams
 from agents.serving.errors import Refused
 from agents.serving.server import open_session
 from agents.vllm.client import VLLMClient
+from agents.vllm.engine import Engine
 from agents.vllm.protocol import completion_of
+from agents.vllm.sampling import Expected
 
 
 @pytest.mark.parametrize(("has_it", "expected"), [(True, "generate"), (False, "completions")])
@@ -133,3 +136,27 @@ async def test_supports_are_read_beside_the_event_loop(monkeypatch):
         limited = await client.generate([1], SamplingParams(max_tokens=2, top_k=2), **about)
     assert (whole.supports, limited.supports) == (None, ([5, 7], [6, 8]))
     assert threads == [True, False]
+
+
+@pytest.mark.parametrize("top_k", [0, 2])
+async def test_an_engines_supports_are_read_beside_the_event_loop(top_k):
+    threads = []
+
+    class Choice(SimpleNamespace):
+        @property
+        def token_ids(self):
+            threads.append(threading.current_thread() is threading.main_thread())
+            return [5]
+
+    choice = Choice(
+        logprobs=[{5: SimpleNamespace(logprob=-0.5)}],
+        weight_versions=[SimpleNamespace(version="1", start=0, end=1)],
+        finish_reason="length",
+        stop_reason=None,
+        sampling_mask=SimpleNamespace(token_ids=[[5, 7]]),
+    )
+    engine = Engine(lambda: None, short_s=5, load_s=5)
+    expected = Expected.of([1], SamplingParams(max_tokens=1, top_k=top_k), 64, 1)
+    made = await engine._completion(SimpleNamespace(outputs=[choice]), expected)
+    assert made.supports == (([5, 7],) if top_k else None)
+    assert threads == [not top_k]
