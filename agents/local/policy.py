@@ -55,6 +55,9 @@ class Limits:
     decoding rows."""
     num_threads: int = 1
     """Number of cores of the policy's own thread."""
+    cores: int | None = None
+    """Maximum number of cores of a step. None means all cores of the thread, or 1 for a small
+    model."""
     thread: TorchThread | None = None
     """The computing thread, which a learner may share. If None, the policy creates its own."""
     completion_s: float = 1800.0
@@ -174,7 +177,7 @@ class LocalPolicy:
         thread = limits.thread or self._own_thread
         assert thread is not None
         self._worker = Worker(
-            self._engine, self._gate, thread, limits.command_s, _useful_cores(model)
+            self._engine, self._gate, thread, limits.command_s, limits.cores or _useful_cores(model)
         )
         self._queues: dict[str, _Queue] = {}
 
@@ -182,6 +185,11 @@ class LocalPolicy:
     def version(self) -> int:
         """The version of the weights from which the next token is sampled."""
         return self._engine.version
+
+    @property
+    def context_window(self) -> int:
+        """Maximum number of tokens in one sequence."""
+        return self._context_window
 
     def stats(self) -> Stats:
         """Counters since the policy's creation."""

@@ -10,11 +10,12 @@ CPU, from messages to new weights, with their own samplers, tools, learners and 
   messages of 80 tokens, of which the first two call a tool that waits for 20 ms and gives 64
   letters. The model is random: both sides sample each token, then replace it by the script's.
 
-A side has a process for each of its settings: the number of threads and, for TRL, 16 rows a
-micro-batch or all of them. All processes wait for their turn. Within a round each makes one step,
-so that a busy machine slows all. The better setting of each side counts. Prints one line of JSON
-for each workload, and adds them to the file: median and best seconds and CPU seconds of each
-setting, the ratios, and where our seconds went. Without TRL installed, only ours are measured.
+A side has a process for each of its settings: the number of threads, for turnwise the number of
+sampling processes (``policy.processes``), and for TRL 16 rows a micro-batch or all of them. All
+processes wait for their turn. Within a round each makes one step, so that a busy machine slows all.
+The better setting of each side counts. Prints one line of JSON for each workload, and adds them to
+the file: median and best seconds and CPU seconds of each setting, the ratios, and where our seconds
+went. Without TRL installed, only ours are measured.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from benchmarks.speed.workloads import END, EVERY, WORKLOADS
 from rl.run.folder import versions
 
 THREADS = (1, 2)
+OURS = ((1, 1), (2, 1), (2, 2))
+"""Our settings: threads, and processes of the policy."""
 PLAIN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -111,7 +114,11 @@ def save_model(folder: Path, with_tools: bool) -> None:
 def sides(name: str, model: Path) -> list[Side]:
     """All settings of both sides."""
     ours = "benchmarks.speed.steps_ours"
-    made = [Side(f"ours_{n}", n, [ours, name, str(model), str(n)]) for n in THREADS]
+    made = [
+        Side(f"ours_{threads}_{processes}", threads, [ours, name, str(model), *map(str, setting)])
+        for setting in OURS
+        for threads, processes in [setting]
+    ]
     if importlib.util.find_spec("trl") is not None:
         rows = WORKLOADS[name].rows
         made += [

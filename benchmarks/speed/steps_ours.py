@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 import rl
 import tools
 from agents.local.engine import Engine
+from agents.local.processes.process import SamplingProcess
 from agents.local.request import Request, Token
 from benchmarks.speed.workloads import END, RESULT, TOOL_S, WORKLOADS, Turns, Workload
 from envs.env import EnvOptions, TextEnv
@@ -25,6 +26,8 @@ from rl.rollout.trajectory import TrajectoryGroup
 from tools.chat_calls import CHAT
 
 MANY = 10_000
+WORKLOAD, MODEL = "STEPS_WORKLOAD", "STEPS_MODEL"
+"""Environment variables for the sampling processes: the workload, and the model's folder."""
 PLAYED = itertools.count()
 TEXTS = {name: workload.texts(MANY) for name, workload in WORKLOADS.items()}
 
@@ -150,8 +153,10 @@ def follow_script(workload: Workload, tokenizer: PreTrainedTokenizerBase) -> Non
 
 def main() -> None:
     """Train until the standard input ends."""
-    name, model, threads = sys.argv[1:]
+    name, model, threads, processes = sys.argv[1:]
     workload = WORKLOADS[name]
+    os.environ |= {WORKLOAD: name, MODEL: model}
+    SamplingProcess.module = "benchmarks.speed.steps_sampler"
     follow_script(workload, AutoTokenizer.from_pretrained(model))
     env = Letters if workload.turns == 1 else Searches
     with tempfile.TemporaryDirectory() as folder:
@@ -160,6 +165,7 @@ def main() -> None:
             "algo": "grpo",
             "model": model,
             "threads": int(threads),
+            "policy": {"name": "local", "processes": int(processes)},
             "steps": MANY,
             "prompts": workload.prompts,
             "group_size": workload.group,

@@ -1,0 +1,125 @@
+"""One model that is sampled by this process and by another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+import torch
+
+from agents.completion import SamplingParams
+from agents.local import Limits, LocalPolicy
+from agents.local.processes import MultiProcessPolicy, shared_weights
+from agents.local.processes.shared_weights import Layout
+from agents.policy import PolicyFailure
+
+PROMPTS = [[7 + group, 3, 200, 41, 5] for group in range(4) for _ in range(3)]
+
+
+@pytest.fixture
+async def policy(make_model, tokenizer):
+    policy = MultiProcessPolicy(
+        make_model("qwen3"), tokenizer, processes=2, max_slots=8, limits=Limits(num_threads=2)
+    )
+    yield policy
+    await policy.close()
+
+
+def params(number):
+    return SamplingParams(max_tokens=20, seed=number, temperature=0.9)
+
+
+async def sample(policy, prompts, prefix=""):
+    """Completions, each of an episode of its own."""
+    ask = [
+        policy.generate(prompt, params(number), session=f"{prefix}{number}")
+        for number, prompt in enumerate(prompts)
+    ]
+    return await asyncio.gather(*ask)
+
+
+def assert_from(model, prompts, completions, version):
+    for prompt, completion in zip(prompts, completions, strict=True):
+        tokens = torch.tensor([*prompt, *completion.token_ids])
+        with torch.no_grad():
+            logits = model(tokens[None]).logits[0, len(prompt) - 1 : -1].float()
+        found = (logits / 0.9).log_softmax(-1)
+        chosen = found.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        assert (chosen - torch.tensor(completion.logprobs)).abs().max() < 1e-4
+        assert set(completion.versions) == {version}
+
+
+async def test_both_processes_sample_the_tokens_of_one_process_and_follow_the_weights(
+    policy, make_model, tokenizer
+):
+    model = policy._model
+    alone = LocalPolicy(make_model("qwen3"), tokenizer, max_slots=8)
+    alone._model.load_state_dict(model.state_dict())
+    await alone.load_weights(None, 0)
+    completions = await sample(policy, PROMPTS)
+    assert [c.token_ids for c in completions] == [c.token_ids for c in await sample(alone, PROMPTS)]
+    await alone.close()
+    assert_from(model, PROMPTS, completions, 0)
+    assert policy._open == {-1: 6, 0: 6}
+    # An episode and the members of its group stay in one process.
+    assert len({policy._places[str(number)][0] for number in range(3)}) == 1
+    turns = [p + list(c.token_ids) + [9] for p, c in zip(PROMPTS, completions, strict=True)]
+    assert_from(model, turns, await sample(policy, turns), 0)
+    assert policy._open == {-1: 6, 0: 6}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    await policy.load_weights(None, 1)
+    assert policy.version == 1
+    assert_from(model, turns, await sample(policy, turns, "later"), 1)
+    for number in range(12):
+        policy.end(str(number))
+        policy.end(f"later{number}")
+    assert policy._open.total() == 0 and not policy._prompts and not policy._places
+
+
+async def test_a_cancelled_call_stops_in_the_other_process_and_wrong_prompts_are_refused(policy):
+    long = SamplingParams(max_tokens=200, seed=1)
+    first = asyncio.create_task(policy.generate([1, 2], params(1), session="here"))
+    other = asyncio.create_task(policy.generate([3, 4], long, session="there"))
+    await first
+    other.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await other
+    # Only the other process's answer can say that its prompt is wrong.
+    for session in ("there", "here"):
+        with pytest.raises(ValueError, match="prompt_ids holds 99999"):
+            await policy.generate([99999], params(1), session=session)
+    with pytest.raises(ValueError, match="state_dict"):
+        await policy.load_weights({"x": torch.zeros(1)}, 2)
+
+
+async def test_a_killed_process_fails_its_episodes_with_one_line(policy):
+    long = SamplingParams(max_tokens=200, seed=1)
+    await policy.generate([1, 2], params(1), session="here")
+    pending = asyncio.create_task(policy.generate([3, 4], long, session="there"))
+    await asyncio.sleep(0)
+    os.kill(policy._others[0].pid, signal.SIGKILL)
+    with pytest.raises(PolicyFailure, match=r"sampling process \d+ ended \(exit code -9\)"):
+        await pending
+    with pytest.raises(PolicyFailure, match="ended"):
+        await policy.generate([3, 4], params(2), session="there")
+    with pytest.raises(PolicyFailure, match="ended"):
+        await policy.load_weights(None, 1)
+    assert len((await policy.generate([1, 2], params(1), session="here")).token_ids) == 20
+
+
+def test_tied_weights_are_stored_once_and_keep_their_types():
+    weight = torch.arange(6.0).view(2, 3)
+    state = {"a": weight, "b": weight, "c": torch.ones(5, dtype=torch.bfloat16)}
+    layout = Layout.of(state)
+    memory = shared_weights.create(layout)
+    here, there = (shared_weights.tensors(memory, layout) for _ in range(2))
+    os.close(memory)
+    assert list(here) == ["a", "c"]
+    assert layout.size == 128
+    shared_weights.write(here, state)
+    assert torch.equal(there["a"], weight)
+    assert torch.equal(there["c"], state["c"])
