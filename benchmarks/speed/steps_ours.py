@@ -17,6 +17,7 @@ import rl
 import tools
 from agents.local.engine import Engine
 from agents.local.processes.process import SamplingProcess
+from agents.local.processes.server import serve
 from agents.local.request import Request, Token
 from benchmarks.speed.workloads import END, RESULT, TOOL_S, WORKLOADS, Turns, Workload
 from envs.env import EnvOptions, TextEnv
@@ -156,7 +157,7 @@ def main() -> None:
     name, model, threads, processes = sys.argv[1:]
     workload = WORKLOADS[name]
     os.environ |= {WORKLOAD: name, MODEL: model}
-    SamplingProcess.module = "benchmarks.speed.steps_sampler"
+    SamplingProcess.module = "benchmarks.speed.steps_ours"
     follow_script(workload, AutoTokenizer.from_pretrained(model))
     env = Letters if workload.turns == 1 else Searches
     with tempfile.TemporaryDirectory() as folder:
@@ -178,5 +179,12 @@ def main() -> None:
         rl.fit(rl.TrainConfig(**config), callbacks=[Waiting()])
 
 
+def sample() -> None:
+    """A sampling process, which follows the script as well."""
+    name, model = os.environ[WORKLOAD], os.environ[MODEL]
+    follow_script(WORKLOADS[name], AutoTokenizer.from_pretrained(model))
+    serve(int(sys.argv[1]), int(sys.argv[2]))
+
+
 if __name__ == "__main__":
-    main()
+    sample() if len(sys.argv) == 3 else main()

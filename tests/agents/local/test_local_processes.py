@@ -51,6 +51,25 @@ def assert_from(model, prompts, completions, version):
         assert set(completion.versions) == {version}
 
 
+async def check_wrong_and_cancelled_calls(policy):
+    """Here and in the other process. A start takes seconds, so these are no tests of their own."""
+    long = SamplingParams(max_tokens=200, seed=1)
+    calls = [
+        asyncio.create_task(policy.generate([n], long, session=f"long{n}")) for n in range(1, 3)
+    ]
+    await asyncio.sleep(0)
+    assert policy._open == {-1: 1, 0: 1}
+    for call in calls:
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    for number in range(1, 3):
+        with pytest.raises(ValueError, match="prompt_ids holds 99999"):
+            await policy.generate([99999], params(1), session=f"long{number}")
+    with pytest.raises(ValueError, match="state_dict"):
+        await policy.load_weights({"x": torch.zeros(1)}, 2)
+
+
 async def test_both_processes_sample_the_tokens_of_one_process_and_follow_the_weights(
     policy, make_model, tokenizer
 ):
@@ -78,22 +97,7 @@ async def test_both_processes_sample_the_tokens_of_one_process_and_follow_the_we
         policy.end(str(number))
         policy.end(f"later{number}")
     assert policy._open.total() == 0 and not policy._prompts and not policy._places
-
-
-async def test_a_cancelled_call_stops_in_the_other_process_and_wrong_prompts_are_refused(policy):
-    long = SamplingParams(max_tokens=200, seed=1)
-    first = asyncio.create_task(policy.generate([1, 2], params(1), session="here"))
-    other = asyncio.create_task(policy.generate([3, 4], long, session="there"))
-    await first
-    other.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await other
-    # Only the other process's answer can say that its prompt is wrong.
-    for session in ("there", "here"):
-        with pytest.raises(ValueError, match="prompt_ids holds 99999"):
-            await policy.generate([99999], params(1), session=session)
-    with pytest.raises(ValueError, match="state_dict"):
-        await policy.load_weights({"x": torch.zeros(1)}, 2)
+    await check_wrong_and_cancelled_calls(policy)
 
 
 async def test_a_killed_process_fails_its_episodes_with_one_line(policy):

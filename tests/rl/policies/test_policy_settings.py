@@ -10,6 +10,7 @@ import torch
 
 from rl.errors import UsageError
 from rl.learner.registration import register
+from rl.policies.memory import DeviceFacts, PolicyMemory
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import TrainConfig
@@ -149,3 +150,16 @@ def test_vllm_leaves_cores_to_its_scheduler_and_to_a_learner_beside_it(cores, al
         context_window=64,
     )
     assert chosen.policy.settings.start_config(context, "m").threads == threads
+
+
+def test_several_processes_sample_on_a_cpu_and_not_deterministically():
+    words = ["policy=local", "policy.processes=2"]
+    check_policy(config(*words), torch.device("cpu"))
+    with pytest.raises(UsageError, match=r"policy\.processes=2 samples on a CPU, device is cuda"):
+        check_policy(config(*words), torch.device("cuda"))
+    with pytest.raises(UsageError, match=r"deterministic=true samples in one process"):
+        check_policy(config(*words, "deterministic=true"), torch.device("cpu"))
+    facts = DeviceFacts(0, False, 100, lambda: 3, slots=4, ahead=False)
+    # The second process's copy, and the one in shared memory.
+    assert config(*words).policy.settings.device_memory(facts) == PolicyMemory(212, 212)
+    assert config("policy=local").policy.settings.device_memory(facts) == PolicyMemory(12, 12)
