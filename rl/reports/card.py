@@ -148,7 +148,7 @@ def _summary(facts: CardFacts) -> str:
     base, paper = facts.base_model, PAPERS.get(facts.algorithm)
     origin = f"[{base}](https://huggingface.co/{base})" if is_hub_id(base) else f"`{base}`"
     if base == "tiny":
-        origin = "`tiny`, a small Qwen3 that turnwise creates and warm-starts"
+        origin = "`tiny` (a small Qwen3 that turnwise creates and warm-starts)"
     how = f"`{facts.algorithm}`"
     if paper:
         how += f" ([arXiv {paper}](https://arxiv.org/abs/{paper}))"

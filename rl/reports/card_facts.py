@@ -69,7 +69,9 @@ class CardFacts:
     def data(self) -> str:
         """The data set of the environment or of the command, or "" for generated tasks."""
         settings = self.recorded.settings
-        return settings.get("data") or settings.get("env.tasks") or ""
+        tasks = settings.get("env.tasks", "")
+        # Other names, such as "world", are generated tasks.
+        return settings.get("data") or (tasks if "/" in tasks or "." in tasks else "")
 
 
 def read_facts(model: Path, folder: Path, result: Mapping[str, Any]) -> CardFacts:

@@ -39,9 +39,10 @@ def run_in(folder: Path) -> Probe:
         file = folder / "versions.json"
         if file.is_file():
             facts.values["versions"] = json.loads(file.read_text(encoding="utf-8"))
-        history = read_run(folder).history
-        if history:
-            facts.values["last_metrics"] = {k: _short(v) for k, v in history[-1].items()}
+        run = read_run(folder)
+        metrics = run.metrics or (run.history or [{}])[-1]
+        if metrics:
+            facts.values["last_metrics"] = {k: _short(v) for k, v in metrics.items()}
         failures = _last_failures(folder / "trajectories")
         if failures:
             facts.values["failures"] = failures

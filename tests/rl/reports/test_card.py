@@ -137,6 +137,19 @@ def test_a_base_model_on_this_machine_is_not_linked(finished, monkeypatch):
     assert "alice" not in text
 
 
+@pytest.mark.parametrize(
+    ("tasks", "shown"), [("world", ""), ("openai/gsm8k", " on the data `openai/gsm8k`")]
+)
+def test_generated_tasks_are_no_data(finished, tasks, shown):
+    path = finished / "config.json"
+    recorded = json.loads(path.read_text())
+    recorded["env"]["options"]["tasks"] = tasks
+    path.write_text(json.dumps(recorded))
+    text = card_text(finished / "checkpoints" / "best", finished, {})
+    assert f"in the environment `toy-copy-v0`{shown} by `grpo`" in text
+    assert header(text).get("datasets") == (["openai/gsm8k"] if shown else None)
+
+
 def test_a_supervised_command_writes_a_card_with_its_result(tmp_path):
     config = DPOConfig(model="Qwen/Qwen3-0.6B", data="trl-lib/pairs", out=str(tmp_path / "dpo"))
     saved = tmp_path / "dpo" / "checkpoints" / "last"

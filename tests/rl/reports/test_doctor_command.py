@@ -173,6 +173,7 @@ def failed_run(tmp_path):
     folder = RunFolder(tmp_path / "run", config)
     folder.write_config(config, {"vllm": "0.32.1"})
     JsonLines(folder.metrics_path).log(1, {"reward": 0.123456789, "kl": float("inf")})
+    JsonLines(folder.metrics_path).log(1, {"test/success": 0.5})
     broken = Trajectory("toy-copy-v0", {}, task=0, seed=0, member=0)
     broken.fail(ConnectionError(f"no answer from http://me:{SECRET}@judge/v1"))
     folder.write_trajectories(1, [TrajectoryGroup([broken])])
