@@ -118,7 +118,7 @@ def _comparison(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     difference = f"{result['compare/difference']:+.3f}  95% interval [{low:+.3f}, {high:+.3f}]"
     yield "difference", f"{difference}, paired by task"
     by = result["compare/p_value_by"]
-    yield "p-value", f"{result['compare/p_value']:.4f}  two-sided permutation test ({by})"
+    yield "p-value", f"{result['compare/p_value']:.3g}  two-sided permutation test ({by})"
     if found := result.get("compare/warning"):
         yield "warning", found
 

@@ -87,16 +87,16 @@ async def test_a_server_that_stays_broken_fails_at_the_deadline(server):
     async with aiohttp.ClientSession() as session:
         limits = ChatLimits(timeout_s=60, deadline_s=2)
         client = ChatClient(session, server.url, "m", limits=limits)
-        with pytest.raises(PolicyFailure, match=r"no answer within 2 s .* 500: broken"):
+        with pytest.raises(PolicyFailure, match=r"gave no answer within 2 s and \d+ attempts"):
             await client.complete(HELLO, SAMPLING)
-    assert len(server.requests) >= 2
+    assert server.requests
 
 
 async def test_nothing_listens():
     async with aiohttp.ClientSession() as session:
         limits = ChatLimits(deadline_s=0.3)
         client = ChatClient(session, "http://127.0.0.1:9/v1", "m", limits=limits)
-        with pytest.raises(PolicyFailure, match="ClientConnectorError"):
+        with pytest.raises(PolicyFailure, match=r"gave no answer within 0\.3 s"):
             await client.complete(HELLO, SAMPLING)
 
 

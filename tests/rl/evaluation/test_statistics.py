@@ -78,6 +78,15 @@ def test_the_bootstrap_of_a_skewed_sample_reaches_further_down():
     assert mean - low > 2 * (high - mean)
 
 
+def test_a_single_wrong_task_does_not_open_the_whole_range():
+    """Many resamples lack the task and have no spread; the bound is then Wilson's."""
+    values = [0.0] + [1.0] * 59
+    low, high = bootstrap_interval(values)
+    rate = pass_rate(values)
+    assert low == rate.low > 0.9
+    assert rate.rate < high <= rate.high
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_equal_tasks_have_wilsons_interval(value):
     rate = pass_rate([value] * 30)
