@@ -3,7 +3,7 @@
     python -m benchmarks.viewer.screenshots RUNS RUN OTHER [docs/viewer]
 
 RUNS is a folder of runs, and RUN and OTHER are two of its runs. The command writes a PNG for each
-view. It needs Chromium.
+view of RUN, and ``problems.png``, the first page of OTHER. It needs Chromium.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.viewer.browser import Browser, find_chromium, open_browser
 from rl.viewer.runs import Runs
 from rl.viewer.server import application
 
-WIDTH, HEIGHT = 1180, 760
+WIDTH, HEIGHT = 1120, 700
 SETTLED = "document.getElementById('main').innerText.length > 60"
 
 
@@ -27,6 +27,7 @@ def views(run: str, other: str, row: str) -> dict[str, str]:
     return {
         "runs": "#/",
         "overview": f"#/run/{run}",
+        "problems": f"#/run/{other}",
         "episodes": f"#/run/{run}/episodes",
         "episode": f"#/run/{run}/episode/{row}",
         "tokens": f"#/run/{run}/episode/{row}?show=tokens&colour=advantage",

@@ -106,7 +106,9 @@ class Query:
             raise UsageError(f"sort ({self.sort}) must be one of {', '.join(SORTS)}")
         where, values = self.where()
         joined = "JOIN texts t ON t.id = e.id" if self.text else ""
-        order = f"{SORTS[self.sort]} {self.order} NULLS LAST, e.file DESC, e.line"
+        order = (
+            f"{SORTS[self.sort]} {self.order} NULLS LAST, e.kind != 'train', e.file DESC, e.line"
+        )
         return f"SELECT e.id FROM episodes e {joined} WHERE {where} ORDER BY {order}", values
 
 

@@ -51,7 +51,7 @@
 
   // Columns: key for sorting, title, class, content.
   const COLUMNS = [
-    ["step", "Step", "number w-step", (row) => row.step < 0 ? "–" : String(row.step)],
+    ["step", "Step", "number w-step", (row) => row.kind === "train" ? String(row.step) : h("span", {class: "quiet", title: view.kindName(row)}, row.step < 0 ? "test" : `val ${row.step}`)],
     ["task", "Task", "number w-task", (row) => String(row.task)],
     ["reward", "Reward", "number w-number", (row) => view.fixed(row.reward)],
     ["advantage", "Advantage", "number w-number", (row) => advantage(row.advantage)],

@@ -101,13 +101,13 @@
     if (problem.query && Object.keys(problem.query).length) {
       found.push(h("a", {href: view.link(["run", run, "episodes"], problem.query)}, "its episodes"));
     }
-    for (const episode of problem.episodes || []) {
+    for (const episode of (problem.episodes || []).slice(0, 6)) {
       found.push(h("a", {href: view.episodeLink(run, episode)}, `${episode.file}/${episode.line}`));
     }
     return found.length ? h("p", {class: "evidence"}, found.map((link, i) => [i ? " · " : "", link])) : "";
   };
 
-  const pick = (run) => (step) => { location.hash = view.link(["run", run, "episodes"], {step}); };
+  const pick = (run) => (step) => { location.hash = view.link(["run", run, "episodes"], {kind: "train", step}); };
 
   const curves = (box, run, answer) => {
     const by = Object.fromEntries(answer.curves.map((c) => [c.name, c]));

@@ -94,7 +94,7 @@
       readout.textContent = `step ${step}: ${shown.join(", ")}`;
     });
     svg.addEventListener("pointerleave", () => { readout.textContent = plain; });
-    svg.addEventListener("click", (event) => { location.hash = view.link(["run", run, "episodes"], {step: wall.steps[index(event)]}); });
+    svg.addEventListener("click", (event) => { location.hash = view.link(["run", run, "episodes"], {kind: "train", step: wall.steps[index(event)]}); });
     return svg;
   };
 })();
