@@ -13,13 +13,15 @@ from rl.errors import UsageError
 from rl.run.process.state import read_state
 from rl.viewer.episodes.index import EpisodeIndex, database_of
 from rl.viewer.episodes.tokens import Decoder, decoder_of
-from rl.viewer.finding import Finding, RunData
-from rl.viewer.findings import findings, read_played
+from rl.viewer.finding import Finding, Played, RunData
+from rl.viewer.findings import READ_STEPS, findings, read_played
 
 _DEPTH = 4
 """How many levels below the folder a run may be."""
 _MARKS = ("metrics.jsonl", "trajectories", "result.json")
 """A folder with one of these is a run."""
+_MOST_BYTES = 150_000_000
+"""Size of the newest steps' tokens up to which findings read them, so that a page opens in time."""
 _HIDDEN = ("checkpoints", "trajectories", "logs")
 
 
@@ -68,12 +70,20 @@ class Run:
             return self._problems[1]
 
     def _find(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        try:
-            played = read_played(self.trajectories)
-        except (UsageError, OSError, AssertionError):
-            # The list of episodes names files that cannot be read.
-            played = []
+        newest = sorted(self.trajectories.glob("step-*.npz"))[-2 * READ_STEPS :]
+        size = sum(path.stat().st_size for path in newest)
+        played, unread = list[Played](), ""
+        if size > _MOST_BYTES:
+            unread = f"Their files have {size / 1e6:.0f} MB, more than the viewer reads for this."
+        else:
+            try:
+                played = read_played(self.trajectories)
+            except (UsageError, OSError) as error:
+                unread = str(error)
         found = findings(RunData(records, played, self.config()))
+        if unread:
+            title = "The tokens of the newest steps were not checked."
+            found.append(Finding("unread", "low", title, unread, "", ()))
         return [as_problem(finding) for finding in found]
 
     def config(self) -> dict[str, Any]:

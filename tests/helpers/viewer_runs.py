@@ -82,6 +82,7 @@ def write_step(
     path = folder / "trajectories" / f"{name}.jsonl.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_trajectories(path, groups)
+    path.with_name(f"{name}.learner.npz").unlink(missing_ok=True)
     if learner:
         write_learner_columns(path, groups)
 

@@ -306,3 +306,14 @@ async def test_an_environment_draws_its_episodes(runs, client):
     # The file of an environment is never imported.
     shown = await ask(client, "episode", run="a", file="step-000008", line="1")
     assert "pictures" not in shown
+
+
+async def test_tokens_that_cannot_be_checked_are_a_remark(runs, client):
+    (runs.root / "a" / "trajectories" / "step-000003.npz").write_bytes(b"damaged")
+    problems = (await ask(client, "run", run="a"))["problems"]
+    remark = problems[-1]
+    assert (remark["severity"], remark["title"]) == (
+        "low",
+        "The tokens of the newest steps were not checked.",
+    )
+    assert "step-000003" in remark["detail"]
