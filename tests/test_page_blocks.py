@@ -26,6 +26,7 @@ TESTED = {
     "sandbox.md": "tests/tools/sandbox/test_sandbox_make.py",
     "start.md": "tests/test_readme.py",
     "tracking.md": "tests/rl/tracking/test_tracking_page.py",
+    "viewer.md": "tests/test_page_blocks.py",
 }
 """The test of each page with blocks of Python or JSON. tests/test_commands.py reads commands."""
 OTHER = {"", "sh", "toml", "text", "{eval-rst}"}
@@ -75,6 +76,16 @@ def test_rows_in_python_are_tasks():
     assert len(env.tasks) == 1
     assert env.reset(seed=0)[0].startswith("What is 2 + 3?")
     env.close()
+
+
+def test_the_picture_of_the_page_on_the_viewer_is_drawn():
+    (code,) = blocks("viewer.md", "python")
+    names: dict = {}
+    exec(compile(code, "docs/viewer.md", "exec"), names)
+    first, second = names["Coins"].pictures("Toss.", ["heads tails"])
+    assert first is None
+    ((heads, tails),) = second.rows
+    assert [(cell.text, cell.mark) for cell in (heads, tails)] == [("heads", "good"), ("tails", "")]
 
 
 def test_the_conversation_of_the_page_on_data_is_read(tmp_path):
