@@ -14,13 +14,15 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agents.completion import Completion, FinishReason, SamplingParams
-from agents.local.batched import BatchedForward, batch_obstacle
 from agents.local.engine import Engine, Stats
-from agents.local.fallback import TransformersForward, difference
 from agents.local.forward import (
+    BatchedForward,
     Forward,
     ThinForward,
+    TransformersForward,
+    batch_obstacle,
     context_window,
+    difference,
     position_bytes,
     rope_window,
     thin_obstacle,
@@ -156,7 +158,7 @@ class LocalPolicy:
         self._max_positions = sys.maxsize
         if limits.cache_bytes is not None:
             self._max_positions = limits.cache_bytes // position_bytes(model)
-        forward = _make_forward(model, self._context_window)
+        forward = _make_forward(model, self._context_window, self._max_positions)
         self.forward_kind = forward.kind
         """``"thin"``; ``"batched"`` for the model's own forward pass, in batches; or
         ``"transformers"`` for the model's own forward pass, one row at a time."""
@@ -342,10 +344,10 @@ class LocalPolicy:
             raise ValueError("sampling.stop holds an empty string, which would stop at once")
 
 
-def _make_forward(model: PreTrainedModel, context_window: int) -> Forward:
+def _make_forward(model: PreTrainedModel, context_window: int, max_positions: int) -> Forward:
     obstacle = thin_obstacle(model, context_window)
     if obstacle is None:
-        return ThinForward(model)
+        return ThinForward(model, max_positions)
     name = type(model).__name__
     unbatched = batch_obstacle(model)
     if unbatched is None:

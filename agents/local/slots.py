@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from agents.local.forward import Ints
+
 _STEP = 32
 """Rows grow by multiples of this number of positions."""
 

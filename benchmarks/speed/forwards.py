@@ -39,10 +39,14 @@ from transformers import (
 
 from agents.completion import SamplingParams
 from agents.local import LocalPolicy
-from agents.local.batched import BatchedForward
 from agents.local.engine import Engine
-from agents.local.fallback import TransformersForward
-from agents.local.forward import Forward, ThinForward, thin_obstacle
+from agents.local.forward import (
+    BatchedForward,
+    Forward,
+    ThinForward,
+    TransformersForward,
+    thin_obstacle,
+)
 from agents.local.request import Request
 from agents.local.slots import CacheLimits
 from agents.local.stops import StopStringTable

@@ -73,8 +73,9 @@ class Local(PolicyEngine):
     def device_memory(self, device: DeviceFacts) -> PolicyMemory:
         """Memory of the keys and values of all slots, and of a copy of the weights for ``ahead``.
 
-        Keys and values take at most :meth:`cache_bytes`. On a GPU, they are freed before an update,
-        unless the policy samples during updates.
+        Keys and values take at most :meth:`cache_bytes`. Without a maximum, the copy of each prompt
+        that a group shares is not counted. On a GPU, the cache is freed before an update, unless
+        the policy samples during updates.
         """
         episode = device.episode_cache()
         cache = device.slots * episode
@@ -90,8 +91,7 @@ class Local(PolicyEngine):
     async def open(self, context: PolicyContext) -> LocalPolicy | MultiProcessPolicy:
         """Start the policy with the learner's own model, or with a copy if both compute at once."""
         # Heavy imports come here, so that the command line's help starts quickly.
-        from agents.local import Limits, LocalPolicy
-        from agents.local.forward import position_bytes
+        from agents.local import Limits, LocalPolicy, position_bytes
         from agents.local.processes import MultiProcessPolicy
         from rl.learner.local import LocalWeights, load_policy_model
 

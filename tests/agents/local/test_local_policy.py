@@ -13,8 +13,7 @@ from transformers import MambaConfig, MambaForCausalLM, Phi3Config, Phi3ForCausa
 
 from agents.completion import FinishReason, SamplingParams
 from agents.local import Limits
-from agents.local.batched import BatchedForward
-from agents.local.forward import Batch, position_bytes
+from agents.local.forward import Batch, BatchedForward, position_bytes
 from agents.policy import PolicyFailure
 
 THIN = ["qwen3", "qwen2", "llama", "mistral"]
@@ -428,6 +427,12 @@ async def test_rotary_embeddings_that_change_with_the_length_limit_the_window(ma
         assert_exact(model, prompt, completion, params)
 
 
+def cached_bytes(policy):
+    forward = policy._engine._forward
+    caches = forward._cache, forward._prefixes._store
+    return sum(x.nbytes for cache in caches for x in (*cache.keys, *cache.values))
+
+
 @pytest.mark.parametrize("family", ["qwen3", "gemma3", "gpt-neo"])
 async def test_a_cache_of_limited_memory_plays_the_same_episodes_in_turns(
     family, make_policy, make_model
@@ -444,9 +449,8 @@ async def test_a_cache_of_limited_memory_plays_the_same_episodes_in_turns(
         assert a.token_ids == b.token_ids
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
     if family == "qwen3":
-        layers = bounded._engine._forward._cache
-        assert 0 < sum(x.nbytes for x in layers) <= room
-        assert sum(x.nbytes for x in free._engine._forward._cache) > room
+        assert 0 < cached_bytes(bounded) <= room
+        assert cached_bytes(free) > room
 
 
 async def test_a_request_that_the_cache_cannot_hold_is_refused(make_policy, make_model):

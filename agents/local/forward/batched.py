@@ -18,9 +18,8 @@ from torch import Tensor
 from transformers import Cache, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from agents.local.fallback import difference, evaluating
-from agents.local.forward import Batch
-from agents.local.slots import Ints
+from agents.local.forward.batch import Batch, Ints
+from agents.local.forward.fallback import difference, evaluating
 
 
 class BatchedForward:

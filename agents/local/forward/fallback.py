@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agents.local.forward import Batch, Forward
+from agents.local.forward.batch import Batch, Forward
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Largest accepted relative difference of logits in :func:`difference`, by type of the weights."""

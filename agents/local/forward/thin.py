@@ -1,132 +1,19 @@
-"""The model's forward pass for decoding rows and prefill chunks, with a row-wise cache."""
+"""The forward pass of the Llama family, with a row-wise cache and shared prefixes."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+import sys
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import (
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    PretrainedConfig,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedModel, Qwen3ForCausalLM
 
-from agents.local.slots import Ints
-
-_THIN = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-POSITION_DEPENDENT_ROPE = ("dynamic", "longrope")
-"""RoPE variants whose frequencies change with the longest sequence: cached keys become stale."""
-
-
-class Batch(NamedTuple):
-    """Input of one forward pass: a token for each of the first rows, chunks for the next rows."""
-
-    decode_ids: Ints
-    """``[D]``: the newest token of rows 0 .. D-1."""
-    chunk_ids: Ints
-    """``[P, C]``: tokens of rows D .. D+P-1, right-padded."""
-    chunk_sizes: Ints
-    """``[P]``: number of tokens without padding. Padding is computed but never read."""
-    starts: Ints
-    """``[D + P]``: number of cached positions of each row before this forward pass."""
-
-
-class Forward(Protocol):
-    """Computes batches, and caches the keys and values of ``R`` rows. A new object has no rows."""
-
-    kind: str
-    shares_rows: bool
-    """Whether rows can be shortened and copied to one another."""
-
-    def reserve(self, num_rows: int, capacity: int) -> None:
-        """Give the cache ``num_rows`` rows of ``capacity`` positions.
-
-        Cached values are kept where both the former and the new cache have the row and position.
-        """
-        ...
-
-    def run(self, batch: Batch) -> Tensor:
-        """Logits of the decoding rows, ``[D, V]`` in fp32."""
-        ...
-
-    def swap(self, a: int, b: int, length: int) -> None:
-        """Exchange two rows, which use at most ``length`` positions."""
-        ...
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of row ``source`` to row ``target``."""
-        ...
-
-    def clear(self, row: int) -> None:
-        """Empty the row."""
-        ...
-
-    def reset(self) -> None:
-        """Empty every row, and free the cache's memory."""
-        ...
-
-    def refresh(self) -> None:
-        """Recompute everything that depends on the weights, which changed."""
-        ...
-
-
-def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
-    """The reason why :class:`ThinForward` does not support this model, or None if it does."""
-    if type(model) not in _THIN:
-        return "does not support this architecture"
-    config: Any = model.config
-    rope_type = config.rope_parameters["rope_type"]
-    if rope_type in POSITION_DEPENDENT_ROPE:
-        return f"does not support rotary embeddings of type {rope_type!r}"
-    window = None if isinstance(model, LlamaForCausalLM) else config.sliding_window
-    if window is not None and window < context_window:
-        return f"has no window of {window} of {context_window} positions"
-    return None
-
-
-def context_window(config: PretrainedConfig) -> int:
-    """Maximum number of tokens in one sequence of the model.
-
-    Raises:
-        ValueError: the configuration states none.
-    """
-    window: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if window is None:
-        raise ValueError(
-            f"the model is of type {config.model_type}, whose config.json states no context "
-            "window (max_position_embeddings): set one, or use another model"
-        )
-    return window
-
-
-def rope_window(config: PretrainedConfig) -> int | None:
-    """Longest sequence, in tokens, for which rotary embeddings do not depend on its length.
-
-    None if the embeddings never depend on the sequence's length.
-    """
-    text: Any = config.get_text_config()
-    given = getattr(text, "rope_parameters", None) or {}
-    windows = []
-    # One set of parameters, or one for each type of layer.
-    for rope in [given] if "rope_type" in given else given.values():
-        if isinstance(rope, dict) and rope.get("rope_type") in POSITION_DEPENDENT_ROPE:
-            windows += [rope.get("original_max_position_embeddings"), text.max_position_embeddings]
-    return min((window for window in windows if window), default=None)
-
-
-def position_bytes(model: PreTrainedModel) -> int:
-    """Bytes of the keys and values of one token in all layers."""
-    config: Any = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    size: int = 2 * config.num_hidden_layers * heads * head_dim * model.dtype.itemsize
-    return size
+from agents.local.forward.batch import Batch, Ints
+from agents.local.forward.cache import KeyValueCache
+from agents.local.forward.prefixes import SharedPrefixes, SharedReads
 
 
 class ThinForward:
@@ -140,7 +27,7 @@ class ThinForward:
     kind = "thin"
     shares_rows = True
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, max_positions: int = sys.maxsize) -> None:
         self._model: Any = model
         self._layers = [_Layer.of(layer, model) for layer in self._model.model.layers]
         attention = self._model.model.layers[0].self_attn
@@ -148,68 +35,53 @@ class ThinForward:
         self._groups: int = attention.num_key_value_groups
         self._scaling: float = attention.scaling
         self._num_kv_heads: int = model.config.num_key_value_heads
-        self._cache: list[Tensor] = []
-        """Keys and values of each layer, ``[2, R, heads, capacity, head_dim]``."""
-        self._keys: list[Tensor]
-        self._values: list[Tensor]
+        self._max_positions = max_positions
         self.reset()
 
-    def _allocate(self, num_rows: int, capacity: int) -> None:
-        """Replace the cache layer by layer, so that memory never holds two whole caches."""
-        weight: Tensor = self._model.model.embed_tokens.weight
-        shape = (2, num_rows, self._num_kv_heads, capacity, self._head_dim)
-        self._keys, self._values = [], []  # These would keep the former cache in memory.
-        for index, former in enumerate(self._cache):
-            # Zeros, because values beyond a row's length are masked, and masking needs finite
-            # values.
-            self._cache[index] = cached = weight.new_zeros(shape)
-            rows, width = min(num_rows, former.shape[1]), min(capacity, former.shape[3])
-            cached[:, :rows, :, :width] = former[:, :rows, :, :width]
-        self._keys = [cached[0] for cached in self._cache]
-        self._values = [cached[1] for cached in self._cache]
-        self._shape = (num_rows, capacity)
-        positions = torch.arange(capacity, device=weight.device)
-        cos, sin = self._model.model.rotary_emb(weight, positions[None])
+    def reserve(self, num_rows: int, capacity: int) -> None:
+        """Give the cache ``num_rows`` rows of ``capacity`` positions; see :class:`Forward`."""
+        self._prefixes.resize(num_rows, capacity)
+        self._cache.resize(num_rows, capacity)
+        positions = torch.arange(capacity, device=self._cache.device)
+        cos, sin = self._model.model.rotary_emb(self._weight, positions[None])
         # rotate_half(x) is x rolled by half with its first half negated. The sign is applied here.
         half = self._head_dim // 2
         self._cos = cos[0][:, None]
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]
 
-    def reserve(self, num_rows: int, capacity: int) -> None:
-        """Give the cache ``num_rows`` rows of ``capacity`` positions; see :class:`Forward`."""
-        self._allocate(num_rows, capacity)
+    @property
+    def _weight(self) -> Tensor:
+        """A weight of the model, whose type and device the cache has."""
+        weight: Tensor = self._model.model.embed_tokens.weight
+        return weight
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows, which use at most ``length`` positions."""
-        for cached in self._cache:
-            first, second = cached[:, a, :, :length], cached[:, b, :, :length]
-            kept = first.clone()
-            first.copy_(second)
-            second.copy_(kept)
+        self._cache.swap(a, b, length)
+        self._prefixes.swap(a, b)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of row ``source`` to row ``target``."""
-        for cached in self._cache:
-            cached[:, target, :, :length] = cached[:, source, :, :length]
+        self._cache.copy(self._cache, source, target, length)
+        self._prefixes.share(source, target, length)
 
     def clear(self, row: int) -> None:
         """Do nothing, because values beyond a row's length are never read."""
 
     def reset(self) -> None:
         """Empty every row, and free the cache's memory."""
-        weight: Tensor = self._model.model.embed_tokens.weight
-        empty = (2, 0, self._num_kv_heads, 0, self._head_dim)
-        self._cache = [weight.new_zeros(empty) for _ in self._layers]
-        self._allocate(0, 0)
+        heads = self._num_kv_heads, self._head_dim
+        self._cache = KeyValueCache(self._weight, len(self._layers), *heads)
+        self._prefixes = SharedPrefixes(self._cache, self._max_positions)
+        self.reserve(0, 0)
 
     def refresh(self) -> None:
-        """Reallocate the cache if the weights' dtype or device changed."""
-        weight: Tensor = self._model.model.embed_tokens.weight
-        cached = self._cache[0]
-        if (weight.dtype, weight.device) != (cached.dtype, cached.device):
-            shape = self._shape
+        """Forget shared prefixes. Reallocate the cache if the weights' dtype or device changed."""
+        cache, weight = self._cache, self._weight
+        if (weight.dtype, weight.device) != (cache.dtype, cache.device):
             self.reset()
-            self._allocate(*shape)
+            self.reserve(cache.num_rows, cache.capacity)
+        self._prefixes.drop()
 
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""
@@ -248,26 +120,34 @@ class ThinForward:
         token_ids, rows, positions = torch.from_numpy(packed).to(self._cos.device).unbind()
         tokens = _Tokens(token_ids, rows, positions, self._cos[positions], self._sin[positions])
         blocks = []
+        self._prefixes.shorten(batch.starts)
         if num_decode:
-            starts = batch.starts[:num_decode]
-            blocks.append(self._block(slice(0, num_decode), positions[:num_decode, None], starts))
+            starts, decoding = batch.starts[:num_decode], slice(0, num_decode)
+            shared = self._prefixes.reads(num_decode)
+            blocks.append(self._block(decoding, positions[:num_decode, None], starts, shared))
         if num_chunks:
             span = positions[num_decode:].view(num_chunks, width)
             starts = batch.starts[num_decode:]
             blocks.append(self._block(slice(num_decode, len(row_ids)), span, starts))
         return tokens, blocks
 
-    def _block(self, rows: slice, positions: Tensor, starts: Ints) -> _Block:
+    def _block(
+        self, rows: slice, positions: Tensor, starts: Ints, shared: SharedReads | None = None
+    ) -> _Block:
         """The block of ``rows`` and its mask. The rows' tokens have ``positions [P, C]``."""
         num_rows, width = positions.shape
         length = int(starts.max()) + width
-        if width == 1 and int(starts.min()) + 1 == length:
-            return _Block(rows, width, length, None)
-        visible = torch.arange(length, device=positions.device) <= positions[:, :, None]
-        mask = torch.zeros(visible.shape, dtype=self._cache[0].dtype, device=positions.device)
+        first, is_even = (shared.first, shared.is_even) if shared is not None else (0, True)
+        if width == 1 and is_even and int(starts.min()) + 1 == length:
+            return _Block(rows, width, length, None, shared)
+        columns = torch.arange(first, length, device=positions.device)
+        visible = columns <= positions[:, :, None]
+        if shared is not None:
+            visible &= columns >= shared.lengths[:, :, None]
+        mask = torch.zeros(visible.shape, dtype=self._cache.dtype, device=positions.device)
         mask.masked_fill_(~visible, -torch.inf)
-        folded = mask[:, None].expand(num_rows, self._groups, width, length)
-        return _Block(rows, width, length, folded.reshape(num_rows, 1, -1, length))
+        folded = mask[:, None].expand(num_rows, self._groups, width, length - first)
+        return _Block(rows, width, length, folded.reshape(num_rows, 1, -1, length - first), shared)
 
     def _project(self, index: int, normed: Tensor, at: _Tokens) -> Tensor:
         """Cache the keys and values of ``normed [N, H]``.
@@ -281,8 +161,8 @@ class ThinForward:
         value = layer.v_proj(normed).view(heads)
         if layer.q_norm is not None:
             query, key = _norm(layer.q_norm, query), _norm(layer.k_norm, key)
-        self._keys[index][at.rows, :, at.positions] = _rotate(key, at)
-        self._values[index][at.rows, :, at.positions] = value
+        self._cache.keys[index][at.rows, :, at.positions] = _rotate(key, at)
+        self._cache.values[index][at.rows, :, at.positions] = value
         return _rotate(query, at)
 
     def _attend(self, index: int, query: Tensor, block: _Block) -> Tensor:
@@ -297,15 +177,40 @@ class ThinForward:
 
         For few queries, two matrix products are faster than the fused kernel.
         """
-        rows = block.rows
+        rows, shared = block.rows, block.shared
         count = rows.stop - rows.start
         folded = (query[rows] * self._scaling).view(-1, self._groups, self._head_dim)
-        keys = self._keys[index][rows, :, : block.length].flatten(0, 1)
-        values = self._values[index][rows, :, : block.length].flatten(0, 1)
+        columns = slice(shared.first if shared is not None else 0, block.length)
+        keys = self._cache.keys[index][rows, :, columns].flatten(0, 1)
+        values = self._cache.values[index][rows, :, columns].flatten(0, 1)
         scores = torch.bmm(folded, keys.transpose(1, 2))
         if block.mask is not None:
             scores.view(count, self._num_kv_heads, self._groups, -1).add_(block.mask)
-        return torch.bmm(scores.softmax(-1), values).view(count, -1)
+        if shared is None:
+            return torch.bmm(scores.softmax(-1), values).view(count, -1)
+        mixed, weight = _weighed(scores, values)
+        prefix, prefix_weight = self._attend_prefixes(index, folded, shared)
+        return mixed.lerp_(prefix, (prefix_weight - weight).sigmoid_()).view(count, -1)
+
+    def _attend_prefixes(
+        self, index: int, queries: Tensor, shared: SharedReads
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of ``queries [D * kv_heads, groups, head_dim]`` over the shared prefixes.
+
+        Returns the output, of the same shape, and its log-sum-exp ``[D * kv_heads, groups, 1]``.
+        """
+        keys, values = shared.keys[index], shared.values[index]
+        # The queries of all rows of a prefix are one matrix.
+        folded = queries.index_select(0, shared.members).view(len(keys), -1, self._head_dim)
+        scores = torch.bmm(folded, keys.transpose(1, 2))
+        if shared.mask is not None:
+            shape = (-1, self._num_kv_heads, shared.num_members, self._groups, scores.shape[-1])
+            scores.view(shape).add_(shared.mask)
+        mixed, weight = _weighed(scores, values)
+        return (
+            mixed.view(-1, *queries.shape[1:]).index_select(0, shared.places),
+            weight.view(-1, self._groups, 1).index_select(0, shared.places),
+        )
 
     def _attend_chunks(self, index: int, query: Tensor, block: _Block) -> Tensor:
         """Attention output ``[rows * C, heads * head_dim]`` of the block's tokens."""
@@ -318,10 +223,14 @@ class ThinForward:
             .permute(0, 2, 3, 1, 4)
             .reshape(count, self._num_kv_heads, self._groups * width, self._head_dim)
         )
+        keys = self._cache.keys[index][rows, :, : block.length]
+        if keys.stride(-1) != 1:
+            # The fused kernel reads adjacent dimensions only.
+            keys = keys.contiguous()
         mixed = F.scaled_dot_product_attention(
             folded,
-            self._keys[index][rows, :, : block.length],
-            self._values[index][rows, :, : block.length],
+            keys,
+            self._cache.values[index][rows, :, : block.length],
             attn_mask=block.mask,
             scale=self._scaling,
         )
@@ -383,7 +292,18 @@ class _Block(NamedTuple):
     width: int
     length: int
     mask: Tensor | None
-    """``[P, 1, groups * C, length]``, added to the scores. None if no position is masked."""
+    """``[P, 1, groups * C, length]``, added to the scores. None if no position is masked. Without
+    the columns of shared prefixes."""
+    shared: SharedReads | None
+    """The prefixes that the rows read together."""
+
+
+def _weighed(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention output and log-sum-exp of ``scores [B, Q, T]`` over ``values [B, T, head_dim]``."""
+    probs = scores.softmax(-1)
+    # The largest probability is the exponential of the largest score without the log-sum-exp.
+    weight = scores.amax(-1, keepdim=True) - probs.amax(-1, keepdim=True).log()
+    return torch.bmm(probs, values), weight
 
 
 def _norm(module: Any, hidden: Tensor) -> Tensor:
