@@ -191,12 +191,17 @@ def _other_evaluation(config: EvaluateConfig) -> Evaluated | None:
     """The earlier evaluation that ``compare`` names, or None if it names a model.
 
     Raises:
-        UsageError: ``compare`` names neither.
+        UsageError: ``compare`` names neither, or names a model that an endpoint cannot serve.
     """
     from rl.evaluation.comparison import is_evaluation, read_evaluation
 
     if is_evaluation(config.compare):
         return read_evaluation(config.compare)
+    if config.compare and not config.loads_model:
+        raise UsageError(
+            f"compare ({config.compare}) must be the folder of an earlier evaluation with "
+            f"policy={config.policy.name}: evaluate the other model with out=FOLDER first"
+        )
     if config.compare:
         find_model(config.compare, "compare")
     return None

@@ -35,7 +35,7 @@ class EvaluateConfig(TrackingConfig, RunConfig):
     If empty: 1, 2, 4, ... up to 256."""
     compare: str = ""
     """Another model, or the folder of its earlier evaluation. A paired test on the same tasks
-    compares both models."""
+    compares both models. With policy=openai only the folder."""
     reward_model: str = ""
     """A folder that rl.reward_model saved. The model chooses one of k episodes for best@k."""
 

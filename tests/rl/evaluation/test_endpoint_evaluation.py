@@ -61,6 +61,12 @@ def test_a_model_of_another_server_is_compared(server, tmp_path, capfd):
     assert result["compare/p_value"] == pytest.approx(2 / 2**8)
 
 
+def test_a_model_beside_an_endpoint_is_refused_before_the_first_request(server, capfd):
+    code, _, err = run(rl.eval.main, capfd, server, "policy.model=gpt", "tasks=3", "compare=tiny")
+    assert (code, server.requests) == (1, [])
+    assert "compare (tiny) must be the folder of an earlier evaluation with policy=o" in err
+
+
 def test_a_server_that_refuses_ends_the_evaluation(server, capfd):
     server.answer = lambda request: refusal(401, "wrong key")
     code, _, err = run(rl.eval.main, capfd, server, "policy.model=gpt", "tasks=3")
