@@ -137,7 +137,8 @@ class ChatClient:
                     answer = await self._attempt(request, ends - time.monotonic())
                 except _Temporary as failure:
                     wait_s = failure.after_s
-                    if wait_s is None:
+                    # A time of 0, or in the past by this machine's clock, names none.
+                    if not wait_s:
                         wait_s = min(FIRST_WAIT_S * 2**attempt, LONGEST_WAIT_S)
                         wait_s *= 1 + self._jitter.random()
                     if time.monotonic() + wait_s >= ends:
@@ -199,6 +200,9 @@ class ChatClient:
                 status, after = response.status, response.headers.get("Retry-After")
         except TimeoutError as error:
             raise _Temporary(f"no answer within timeout_s ({limit_s:.3g} s)") from error
+        except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
+            message = f"{self.url} cannot be requested ({type(error).__name__}): check the URL"
+            raise PolicyFailure(message, retryable=False) from error
         except (aiohttp.ClientError, OSError) as error:
             raise _Temporary(f"{type(error).__name__}: {error}") from error
         if status >= 500 or status in _RETRYABLE:
@@ -220,12 +224,12 @@ class ChatClient:
             answer = ChatAnswer(
                 content=_text(message.get("content")),
                 reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
-                calls=tuple(message.get("tool_calls") or ()),
+                calls=tuple(map(_call, message.get("tool_calls") or ())),
                 finish_reason=_ENDS.get(ended, FinishReason.STOP_TOKEN),
                 stop=stop if isinstance(stop, str) else None,
                 num_tokens=int(usage.get("completion_tokens") or 0),
             )
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise PolicyFailure(
                 f"{self.url} did not answer in the API's form: {text[:_SHOWN]}", retryable=False
             ) from error
@@ -241,6 +245,11 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(part["text"] for part in content if part.get("type") == "text")
+
+
+def _call(found: Any) -> dict[str, Any]:
+    """A tool call. A function or a call of another type than an object raises."""
+    return {**found, "function": {**(found.get("function") or {})}}
 
 
 def _seconds(after: str | None) -> float | None:

@@ -8,6 +8,7 @@ from email.utils import formatdate
 
 import aiohttp
 import pytest
+from aiohttp import web
 from chat_server import chat_server, refusal
 
 from agents.agent import ContextFull
@@ -17,6 +18,7 @@ from agents.policy import PolicyFailure
 from envs.episode import ToolResults
 
 HELLO = [{"role": "user", "content": "hello"}]
+INFINITE = '{"choices": [{"message": {}}], "usage": {"completion_tokens": Infinity}}'
 SAMPLING = SamplingParams(temperature=0.7, max_tokens=9, seed=4)
 
 
@@ -92,6 +94,26 @@ async def test_a_server_that_stays_broken_fails_at_the_deadline(server):
     assert server.requests
 
 
+@pytest.mark.parametrize("after", ["0", formatdate(0, usegmt=True)], ids=["seconds", "date"])
+async def test_a_retry_time_that_is_over_does_not_flood_the_server(server, after):
+    server.answer = lambda request: refusal(429, "slow down", **{"Retry-After": after})
+    async with aiohttp.ClientSession() as session:
+        limits = ChatLimits(timeout_s=60, deadline_s=1)
+        client = ChatClient(session, server.url, "m", limits=limits)
+        with pytest.raises(PolicyFailure, match="slow down"):
+            await client.complete(HELLO, SAMPLING)
+    # Waits of at least 0.5 s, then of at least 1 s.
+    assert len(server.requests) <= 2
+
+
+@pytest.mark.parametrize("url", ["http://localhost:99999/v1", "http:///v1"])
+async def test_a_url_that_cannot_be_requested_fails_at_once(url):
+    async with aiohttp.ClientSession() as session:
+        client = ChatClient(session, url, "m", limits=ChatLimits(deadline_s=600))
+        with pytest.raises(PolicyFailure, match="check the URL"):
+            await client.complete(HELLO, SAMPLING)
+
+
 async def test_nothing_listens():
     async with aiohttp.ClientSession() as session:
         limits = ChatLimits(deadline_s=0.3)
@@ -106,6 +128,9 @@ async def test_nothing_listens():
         (lambda: refusal(401, "bad key"), "answered 401: bad key"),
         (lambda: {"content": "x", "ended": "content_filter"}, "filtered"),
         (lambda: {"content": [{"type": "text"}]}, "not answer in the API's form"),
+        (lambda: {"content": "x", "tool_calls": ["add"]}, "not answer in the API's form"),
+        (lambda: {"tool_calls": [{"function": "add"}]}, "not answer in the API's form"),
+        (lambda: web.Response(text=INFINITE), "not answer in the API's form"),
     ],
 )
 async def test_refusals_are_not_repeated(server, client, answer, message):
