@@ -276,17 +276,18 @@ def write_evaluation(
         RunFailure: a file cannot be written.
     """
     from rl.evaluation.picture import draw_evaluation
-    from rl.evaluation.store import PICTURE, RESULT, SUITE, write_episodes
+    from rl.evaluation.store import PICTURE, RESULT, SUITE, finite, write_episodes
 
     if not config.out:
         return
+    text = json.dumps(finite(result), indent=2) + "\n"
     if config.suite:
         # Each data set has a folder of its own.
-        replace_text(Path(config.out).expanduser() / SUITE, json.dumps(result, indent=2) + "\n")
+        replace_text(Path(config.out).expanduser() / SUITE, text)
         return
     folder = run_path(config.out, config)
     write_episodes(folder, groups)
-    replace_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
+    replace_text(folder / RESULT, text)
     draw_evaluation(result, folder / PICTURE)
 
 
@@ -296,10 +297,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: EvaluateConfig) -> int:
+    from rl.evaluation.store import finite
+
     result, groups = asyncio.run(measure(config))
     # Before writing files, so that a full disk loses no result.
     if config.json:
-        answer(result)
+        answer(finite(result))
     else:
         write_stdout(suite_text(result) if config.suite else table_text(result))
     write_evaluation(config, result, groups)

@@ -8,6 +8,7 @@ on which the episodes depend.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,20 @@ def write_episodes(folder: Path, groups: Sequence[TrajectoryGroup]) -> None:
     with writing(folder):
         write_trajectories(folder / EPISODES, groups)
         (folder / PLAYED).unlink(missing_ok=True)
+
+
+def finite(value: Any) -> Any:
+    """``value`` with None for each number that is not finite, because JSON has no such numbers.
+
+    Example:
+        >>> finite({"low": float("-inf"), "high": 1.0})
+        {'low': None, 'high': 1.0}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    return value
 
 
 def identity(config: EvaluateConfig) -> dict[str, str]:

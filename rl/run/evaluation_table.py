@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -92,7 +93,7 @@ def _rates(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "answers/distinct" in result:
         distinct, entropy = result["answers/distinct"], result["answers/entropy"]
         yield "distinct answers", f"{distinct:.2f} per task, entropy {entropy:.3f} nats"
-    if "detectable_difference" in result:
+    if result.get("detectable_difference", math.inf) <= 1:
         difference = result["detectable_difference"]
         yield "detectable", f"a difference of {difference:.3f} between two models, with 80% power"
 

@@ -67,6 +67,21 @@ def test_a_model_beside_an_endpoint_is_refused_before_the_first_request(server, 
     assert "compare (tiny) must be the folder of an earlier evaluation with policy=o" in err
 
 
+def test_one_task_gives_json_that_any_reader_reads(server, tmp_path, capfd):
+    def refuse(name):
+        raise AssertionError(name)
+
+    server.answer = digit
+    words = ["policy.model=gpt", "tasks=1", f"out={tmp_path}/out"]
+    _, out, _ = run(rl.eval.main, capfd, server, *words, "json=true")
+    result = json.loads(out, parse_constant=refuse)
+    assert (result["success"], result["detectable_difference"]) == (1.0, None)
+    written = (tmp_path / "out/result.json").read_text()
+    assert json.loads(written, parse_constant=refuse) == result
+    _, table, _ = run(rl.eval.main, capfd, server, *words)
+    assert "inf" not in table
+
+
 def test_a_server_that_refuses_ends_the_evaluation(server, capfd):
     server.answer = lambda request: refusal(401, "wrong key")
     code, _, err = run(rl.eval.main, capfd, server, "policy.model=gpt", "tasks=3")
