@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import rl
 import rl.eval
 from rl.errors import UsageError
 from rl.evaluation.suite import read_suite, stratified_mean
+from rl.run.metrics.intervals import pass_rate
 
 SUITE = """
 [settings]
@@ -71,12 +71,22 @@ def test_a_suite_in_python(suite, toy_model):
 
 def test_a_stratified_mean_against_resampling_within_data_sets():
     rng = np.random.default_rng(0)
-    values = [rng.binomial(1, 0.3, 200).astype(float), rng.binomial(4, 0.8, 50) / 4]
-    mean, low, high = stratified_mean([v.tolist() for v in values], [200, 50])
-    assert mean == pytest.approx(np.concatenate(values).mean())
-    draws = [sum(rng.choice(v, len(v)).sum() for v in values) / 250 for _ in range(2000)]
-    assert (low, high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=0.006)
-    assert stratified_mean([[1.0], [0.0, 0.0]], [1, 1]) == (0.5, -math.inf, math.inf)
+    values = [rng.binomial(1, 0.3, 200).astype(float), rng.binomial(1, 0.8, 150).astype(float)]
+    mean = stratified_mean([pass_rate(v.tolist()) for v in values], [200, 150])
+    assert mean.rate == pytest.approx(np.concatenate(values).mean())
+    draws = [sum(rng.choice(v, len(v)).sum() for v in values) / 350 for _ in range(2000)]
+    assert (mean.low, mean.high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=0.006)
+
+
+def test_a_stratified_mean_of_data_sets_that_are_all_right_is_not_certain():
+    right = pass_rate([1.0] * 3)
+    one = stratified_mean([right], [3])
+    assert (one.low, one.high) == pytest.approx((right.low, 1.0))
+    two = stratified_mean([right, right], [3, 3])
+    # Two independent distances of 1 - 0.4385, each with half the weight.
+    assert (two.low, two.high) == pytest.approx((1 - (1 - 0.438503) / 2**0.5, 1.0), abs=1e-6)
+    mixed = stratified_mean([pass_rate([1.0]), pass_rate([0.0])], [1, 1])
+    assert 0 < mixed.low < mixed.rate == 0.5 < mixed.high < 1
 
 
 @pytest.mark.parametrize(
