@@ -178,6 +178,33 @@ def test_the_signed_rank_test_against_scipy():
     assert ours == pytest.approx((theirs.statistic, theirs.pvalue))
 
 
+def test_the_signed_rank_test_of_many_tasks_is_quick_and_close_to_the_exact_test():
+    differences = np.random.default_rng(3).normal(0.05, 1, 5000)
+    theirs = scipy.stats.wilcoxon(
+        differences, alternative="greater", method="approx", correction=True
+    )
+    assert signed_rank_test(differences.tolist()) == pytest.approx(
+        (theirs.statistic, theirs.pvalue)
+    )
+    # With equal sizes the test is the sign test.
+    exact = scipy.stats.binomtest(300, 550, alternative="greater").pvalue
+    assert signed_rank_test([1.0] * 300 + [-1.0] * 250)[1] == pytest.approx(exact, abs=2e-4)
+
+
+def test_returns_that_are_no_multiples_of_a_fine_grid_have_no_p_value_of_0():
+    p, method = sign_flip_test([0.1000061] * 16, scale=720720)
+    assert (p > 0, method) == (True, "20000 sign flips, seed 20")
+
+
+def test_a_difference_within_noise_has_0_in_its_interval():
+    # Student's interval alone ends below 0.
+    counts = [(3, 0), (3, 1), (2, 0), (3, 2), (1, 0)]
+    first, second = ([[1.0] * pair[i] + [0.0] * (4 - pair[i]) for pair in counts] for i in (1, 0))
+    test = paired_test(first, second)
+    assert (test.p_value, test.is_noise, test.high) == (0.0625, True, 0.0)
+    assert test.low < test.difference < 0
+
+
 @pytest.mark.parametrize(("won", "lost", "tied"), [(6, 0, 4), (9, 3, 20), (40, 22, 300)])
 def test_with_one_episode_the_exact_test_is_mcnemars(won, lost, tied):
     first = [[1.0]] * won + [[0.0]] * (lost + tied)
