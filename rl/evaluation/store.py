@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ _WITHOUT_EFFECT = {
 }
 """Settings on which no single episode depends. All settings ``log.KEY`` belong to them as well."""
 _WEIGHTS = (".safetensors", ".bin", ".json")
+
+_WORDS = re.compile(r"[\s,;:=]+")
+"""What separates the names of files in a setting, as in path/to/file.py:MyEnv."""
 
 
 class EpisodeStore:
@@ -145,7 +149,7 @@ def finite(value: Any) -> Any:
 
 
 def identity(config: EvaluateConfig) -> dict[str, str]:
-    """The settings on which an evaluation's episodes depend, with the state of the model's files.
+    """The settings on which an evaluation's episodes depend, with the state of the files they name.
 
     ``tasks`` and ``episodes`` are not among them: with larger numbers, the same episodes are played
     and further ones.
@@ -156,7 +160,10 @@ def identity(config: EvaluateConfig) -> dict[str, str]:
         for key, value in values.items()
         if key not in _WITHOUT_EFFECT and not key.startswith("log.")
     }
-    return kept | {"model files": _state_of(Path(config.model).expanduser())}
+    kept["model files"] = _state_of(Path(config.model).expanduser())
+    if files := _state_of_files(kept):
+        kept["files"] = files
+    return kept
 
 
 def _state_of(model: Path) -> str:
@@ -166,6 +173,24 @@ def _state_of(model: Path) -> str:
     files = sorted(path for path in model.iterdir() if path.suffix in _WEIGHTS)
     stats = [(path.name, path.stat()) for path in files]
     return " ".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)
+
+
+def _state_of_files(settings: Mapping[str, str]) -> str:
+    """Sizes and times of the files that settings name: rows, templates, code of environments."""
+    words = ((key, word) for key, text in settings.items() for word in _WORDS.split(text))
+    states = ((key, _state_of_file(word)) for key, word in words)
+    return " ".join(f"{key}:{state}" for key, state in states if state)
+
+
+def _state_of_file(name: str) -> str:
+    """Size and time of a file; empty if there is no file of this name."""
+    try:
+        path = Path(name).expanduser()
+        stat = path.stat() if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):
+        # A text that can be no path, or a home folder of an unknown user.
+        return ""
+    return f"{stat.st_size}:{stat.st_mtime_ns}" if stat else ""
 
 
 def _read_played(path: Path) -> list[tuple[int, int, Trajectory]]:

@@ -82,6 +82,19 @@ def test_one_task_gives_json_that_any_reader_reads(server, tmp_path, capfd):
     assert "inf" not in table
 
 
+def test_a_folder_of_other_rows_in_the_same_file_is_refused(server, tmp_path, capfd):
+    server.answer = lambda request: "\\boxed{2}"
+    rows = tmp_path / "rows.jsonl"
+    words = ["env=math", f"env.tasks={rows}", "policy.model=gpt", f"out={tmp_path}/out"]
+    rows.write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    assert run(rl.eval.main, capfd, server, *words)[0] == 0
+    assert "already" in run(rl.eval.main, capfd, server, *words)[2]
+    rows.write_text('{"question": "1 + 11?", "answer": "12"}\n')
+    code, _, err = run(rl.eval.main, capfd, server, *words)
+    assert code == 1
+    assert "holds an evaluation with other settings (files)" in err
+
+
 def test_a_server_that_refuses_ends_the_evaluation(server, capfd):
     server.answer = lambda request: refusal(401, "wrong key")
     code, _, err = run(rl.eval.main, capfd, server, "policy.model=gpt", "tasks=3")
