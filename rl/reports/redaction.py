@@ -16,14 +16,17 @@ _SECRET_WORDS = frozenset(
 _SECRET_PARTS = ("password", "passwd", "passphrase", "secret", "credential")
 _SECRET = re.compile(
     r"\b(?:hf_\w{8,}|sk-[\w-]{8,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|AKIA[0-9A-Z]{16}"
-    r"|xox[abp]-[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|xox[abp]-[\w-]{8,}|(?:glpat|nvapi)-[\w-]{12,}|gsk_\w{16,}|AIza[\w-]{30,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
-"""Forms of keys: Hugging Face, OpenAI and others like it, GitHub, AWS, Slack, JSON Web Tokens."""
+"""Forms of keys: Hugging Face, OpenAI and others like it, GitHub, AWS, Slack, GitLab, NVIDIA, Groq,
+Google, JSON Web Tokens."""
 _AFTER = (
-    re.compile(r"(?<=://)[^/\s@]+:[^/\s@]+(?=@)"),
+    re.compile(r"(?<=://)[^/\s<>]+(?=@)"),
     re.compile(r"(?i)(?<=\bbearer )[\w.~+/=-]{6,}"),
     re.compile(
-        r"""(?ix)\b (?:api[_-]?key | key | token | secret | password | passwd | sig | signature)
+        r"""(?ix) (?<![a-z0-9])
+        (?:api[_-]?key | key | token | secret | password | passwd | sig | signature)
         ["']? \s* [=:] \s* ["']? ((?=[\w.~+/-]*\d) [\w.~+/-]{8,})"""
     ),
 )
