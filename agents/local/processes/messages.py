@@ -21,6 +21,8 @@ class Start:
     """The first message to a process."""
 
     model: PreTrainedModel
+    attention: object
+    """The model's attention function. Receiving it imports the module that registers it."""
     tokenizer: PreTrainedTokenizerBase
     layout: Layout
     max_slots: int

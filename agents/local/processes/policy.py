@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AttentionInterface, PreTrainedModel, PreTrainedTokenizerBase
 
 from agents.completion import Completion, SamplingParams
 from agents.local.policy import Limits, LocalPolicy
@@ -80,8 +80,9 @@ class MultiProcessPolicy:
             shares_weights=shares_weights,
         )
         self.shares_weights = shares_weights
+        attention = AttentionInterface().get(plain.config._attn_implementation)
         start = Start(
-            *(plain, tokenizer, Layout.of(plain.state_dict())),
+            *(plain, attention, tokenizer, Layout.of(plain.state_dict())),
             max_slots=slots,
             context_window=self._here.context_window,
             cache_bytes=cache,

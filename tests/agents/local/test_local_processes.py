@@ -14,6 +14,7 @@ from agents.local import Limits, LocalPolicy
 from agents.local.processes import MultiProcessPolicy, shared_weights
 from agents.local.processes.shared_weights import Layout
 from agents.policy import PolicyFailure
+from rl.packing.attention import prepare
 
 PROMPTS = [[7 + group, 3, 200, 41, 5] for group in range(4) for _ in range(3)]
 
@@ -113,6 +114,18 @@ async def test_a_killed_process_fails_its_episodes_with_one_line(policy):
     with pytest.raises(PolicyFailure, match="ended"):
         await policy.load_weights(None, 1)
     assert len((await policy.generate([1, 2], params(1), session="here")).token_ids) == 20
+
+
+async def test_a_model_that_is_prepared_for_packed_rows_samples_in_every_process(make_model):
+    """Such a model names an attention function that only the learner's modules register."""
+    model = make_model("olmo2")
+    assert prepare(model) is None
+    policy = MultiProcessPolicy(model, None, processes=2, max_slots=4, limits=Limits(num_threads=2))
+    try:
+        assert_from(model, [[5, 6], [7, 8]], await sample(policy, [[5, 6], [7, 8]]), 0)
+        assert policy._open == {-1: 1, 0: 1}
+    finally:
+        await policy.close()
 
 
 def test_tied_weights_are_stored_once_and_keep_their_types():
