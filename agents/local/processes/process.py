@@ -70,6 +70,8 @@ class SamplingProcess:
                 [sys.executable, "-m", self.module, *map(str, fds)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
+                # Ctrl-C is for the run, which ends the process when it needs it no longer.
+                start_new_session=True,
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": str(start.num_threads),

@@ -104,6 +104,8 @@ async def test_both_processes_sample_the_tokens_of_one_process_and_follow_the_we
 async def test_a_killed_process_fails_its_episodes_with_one_line(policy):
     long = SamplingParams(max_tokens=200, seed=1)
     await policy.generate([1, 2], params(1), session="here")
+    # A terminal's Ctrl-C goes to its whole session.
+    assert os.getsid(policy._others[0].pid) != os.getsid(0)
     pending = asyncio.create_task(policy.generate([3, 4], long, session="there"))
     await asyncio.sleep(0)
     os.kill(policy._others[0].pid, signal.SIGKILL)
