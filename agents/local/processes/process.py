@@ -36,7 +36,8 @@ START_S = 300.0
 _END_S = 10.0
 """Seconds that a process may take to end after it is killed."""
 _LATE_S = 30.0
-"""Seconds after the process's own deadline at which a completion counts as lost."""
+"""Seconds that the process may be silent beyond its own deadline. While it has work, it reports
+several times a second, and it watches the deadlines of completions itself."""
 
 
 class SamplingProcess:
@@ -57,7 +58,8 @@ class SamplingProcess:
         """Number of steps of the process's engine."""
         self._completion_s = start.completion_s
         self._loop = asyncio.get_running_loop()
-        self._started_at = time.monotonic()
+        self._heard_at = time.monotonic() + START_S
+        """Time of the last message. A process that starts may be silent for longer."""
         self._answers: dict[int, asyncio.Future[Completion | None]] = {}
         self._numbers = 0
         self._queued_s: dict[str, float] = {}
@@ -108,7 +110,7 @@ class SamplingProcess:
         """Load the weights that are in the shared memory.
 
         Raises:
-            PolicyFailure: the process has ended, does not answer in time, or has other weights.
+            PolicyFailure: the process has ended, is silent for too long, or has other weights.
         """
         await self._ask(Load(self._next_number(), version), deadline_s)
 
@@ -133,25 +135,30 @@ class SamplingProcess:
         self._numbers += 1
         return self._numbers
 
-    async def _ask(self, message: Generate | Load, deadline_s: float) -> Completion | None:
+    async def _ask(self, message: Generate | Load, silence_s: float) -> Completion | None:
+        """Send a request, and wait for its answer while the process reports."""
         if self._over is not None:
             raise self._over
         answer: asyncio.Future[Completion | None] = self._loop.create_future()
         self._answers[message.number] = answer
         self._outgoing.put(message)
-        deadline_s += max(0.0, self._started_at + START_S - time.monotonic())
+        asked_at = time.monotonic()
         try:
-            async with asyncio.timeout(deadline_s):
-                return await answer
-        except TimeoutError:
-            raise PolicyFailure(
-                f"sampling process {self.pid} did not answer within {deadline_s:.0f} s",
-                retryable=False,
-            ) from None
+            while not answer.done():
+                left = max(asked_at, self._heard_at) + silence_s - time.monotonic()
+                if left <= 0:
+                    raise PolicyFailure(
+                        f"sampling process {self.pid} did not answer, and reported nothing for "
+                        f"{silence_s:.0f} s",
+                        retryable=False,
+                    )
+                await asyncio.wait([answer], timeout=left)
+            return answer.result()
         finally:
             self._answers.pop(message.number, None)
 
     def _take(self, answer: Answer) -> None:
+        self._heard_at = time.monotonic()
         if isinstance(answer, Progress):
             self.steps, self._queued_s = answer.steps, dict(answer.queued_s)
             return

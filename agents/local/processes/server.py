@@ -107,6 +107,9 @@ class _Server:
             self._send(Failed(message.number, str(error), retryable=error.retryable))
         except ValueError as error:
             self._send(Failed(message.number, str(error), is_value_error=True))
+        except Exception as error:
+            # Otherwise the caller would wait while the process reports its other work.
+            self._send(Failed(message.number, f"{type(error).__name__}: {error}"))
 
     async def _generate(self, message: Generate) -> Completion:
         if message.session is not None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from agents.completion import SamplingParams
 from agents.local import Limits, LocalPolicy
-from agents.local.processes import MultiProcessPolicy, shared_weights
+from agents.local.processes import MultiProcessPolicy, process, shared_weights
+from agents.local.processes.messages import Progress
+from agents.local.processes.process import SamplingProcess
 from agents.local.processes.shared_weights import Layout
 from agents.policy import PolicyFailure
 from rl.packing.attention import prepare
@@ -128,6 +131,36 @@ async def test_a_model_that_is_prepared_for_packed_rows_samples_in_every_process
         assert policy._open == {-1: 1, 0: 1}
     finally:
         await policy.close()
+
+
+@pytest.fixture
+async def silent(tmp_path, monkeypatch):
+    """A process that never answers, of which the test decides what it hears when."""
+    (tmp_path / "silent_process.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(SamplingProcess, "module", "silent_process")
+    monkeypatch.setattr(process, "START_S", 0.0)
+    monkeypatch.setattr(process, "_LATE_S", 0.0)
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(process, "time", clock)
+    memory = os.memfd_create("test")
+    silent = SamplingProcess(SimpleNamespace(completion_s=0.02, num_threads=1), memory)
+    os.close(memory)
+    yield silent, clock
+    await silent.close()
+
+
+async def test_a_request_waits_in_a_queue_while_its_process_reports(silent):
+    process, clock = silent
+    waiting = asyncio.create_task(process.generate([1, 2], params(1), "e"))
+    for clock.now in (0.015, 0.03, 0.045):
+        process._take(Progress(1, {"e": clock.now}))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+    assert process.queued_s("e") == 0.045
+    clock.now = 0.07
+    with pytest.raises(PolicyFailure, match="did not answer, and reported nothing for"):
+        await asyncio.wait_for(waiting, 60)
 
 
 def test_tied_weights_are_stored_once_and_keep_their_types():
