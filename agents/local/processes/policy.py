@@ -29,7 +29,8 @@ class MultiProcessPolicy:
 
     Python code runs on one core of a process. With a small model, this code takes half of a step,
     so that a second thread gains little and a second process nearly doubles the speed. Episodes
-    that start with the same prompt are sampled by the same process, which computes the prompt once.
+    that start with the same prompt are sampled by the same process, which computes the prompt once,
+    unless it would have much more work than another.
     Rows and memory for keys and values are divided evenly. Each further process has its own copy of
     the weights, and one more copy is in memory that all processes share.
 
@@ -96,6 +97,8 @@ class MultiProcessPolicy:
             self._others = [self.process_class(start, memory) for _ in range(processes - 1)]
         finally:
             os.close(memory)
+        self._lead = max(1, slots // 2)
+        """Number of open sessions by which the process of an equal prompt may be ahead."""
         self._open: Counter[int] = Counter()
         """Number of open sessions of each process. This process has the number -1."""
         self._places: dict[str, tuple[int, bytes]] = {}
@@ -175,13 +178,18 @@ class MultiProcessPolicy:
         return self._here if number < 0 else self._others[number]
 
     def _place(self, prompt_ids: Sequence[int], session: str | None) -> int:
-        """The process of a session: that of an equal first prompt, else the one with least work."""
+        """The process of a session: that of an equal first prompt, else the one with least work.
+
+        Where all episodes begin with one prompt, one process may not be far ahead of another.
+        """
         if session is not None and session in self._places:
             return self._places[session][0]
         prompt = array("i", prompt_ids).tobytes()
+        least = min(range(-1, len(self._others)), key=self._load)
         equal = self._prompts.get(prompt, Counter())
-        everyone = range(-1, len(self._others))
-        chosen = max(equal, key=lambda n: equal[n]) if equal else min(everyone, key=self._load)
+        chosen = min((n for n in equal if equal[n]), key=self._load, default=least)
+        if self._load(chosen) - self._load(least) >= self._lead:
+            chosen = least
         if session is not None:
             self._open[chosen] += 1
             self._places[session] = chosen, prompt

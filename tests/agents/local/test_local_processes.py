@@ -25,7 +25,7 @@ PROMPTS = [[7 + group, 3, 200, 41, 5] for group in range(4) for _ in range(3)]
 @pytest.fixture
 async def policy(make_model, tokenizer):
     policy = MultiProcessPolicy(
-        make_model("qwen3"), tokenizer, processes=2, max_slots=8, limits=Limits(num_threads=2)
+        make_model("qwen3"), tokenizer, processes=2, max_slots=12, limits=Limits(num_threads=2)
     )
     yield policy
     await policy.close()
@@ -74,6 +74,15 @@ async def check_wrong_and_cancelled_calls(policy):
         await policy.load_weights({"x": torch.zeros(1)}, 2)
 
 
+def check_episodes_of_one_prompt_are_divided(policy):
+    """As in a game whose episodes all begin alike. With 6 rows, a process may be 3 ahead."""
+    chosen = [policy._place([1, 2, 3], f"alike{number}") for number in range(8)]
+    assert chosen[:3] == [chosen[0]] * 3
+    assert sorted(chosen) == [-1] * 4 + [0] * 4
+    for number in range(8):
+        policy.end(f"alike{number}")
+
+
 async def test_both_processes_sample_the_tokens_of_one_process_and_follow_the_weights(
     policy, make_model, tokenizer
 ):
@@ -97,6 +106,7 @@ async def test_both_processes_sample_the_tokens_of_one_process_and_follow_the_we
     await policy.load_weights(None, 1)
     assert policy.version == 1
     assert_from(model, turns, await sample(policy, turns, "later"), 1)
+    check_episodes_of_one_prompt_are_divided(policy)
     for number in range(12):
         policy.end(str(number))
         policy.end(f"later{number}")
