@@ -184,7 +184,7 @@ class MultiProcessPolicy:
         """
         if session is not None and session in self._places:
             return self._places[session][0]
-        prompt = array("i", prompt_ids).tobytes()
+        prompt = array("q", prompt_ids).tobytes()
         least = min(range(-1, len(self._others)), key=self._load)
         equal = self._prompts.get(prompt, Counter())
         chosen = min((n for n in equal if equal[n]), key=self._load, default=least)

@@ -97,7 +97,7 @@ class SamplingProcess:
     ) -> Completion:
         """Sample a completion; see :meth:`agents.policy.Policy.generate`."""
         number = self._next_number()
-        message = Generate(number, array("i", prompt_ids), sampling, session)
+        message = Generate(number, array("q", prompt_ids), sampling, session)
         try:
             completion = await self._ask(message, self._completion_s + _LATE_S)
         except asyncio.CancelledError:
@@ -193,6 +193,12 @@ class SamplingProcess:
             try:
                 send(self._connection, message)
             except OSError:  # the process has ended, which the reader reports
+                return
+            except Exception as error:
+                # Pickling runs the model's own code, which may raise anything.
+                text = f"the model cannot be sent to a sampling process ({error}): "
+                text += "start again with policy.processes=1"
+                self._in_loop(self._fail, PolicyFailure(text, retryable=False))
                 return
 
     def _read(self) -> None:

@@ -68,8 +68,8 @@ async def check_wrong_and_cancelled_calls(policy):
         with pytest.raises(asyncio.CancelledError):
             await call
     for number in range(1, 3):
-        with pytest.raises(ValueError, match="prompt_ids holds 99999"):
-            await policy.generate([99999], params(1), session=f"long{number}")
+        with pytest.raises(ValueError, match="prompt_ids holds 9999999999"):
+            await policy.generate([9999999999], params(1), session=f"long{number}")
     with pytest.raises(ValueError, match="state_dict"):
         await policy.load_weights({"x": torch.zeros(1)}, 2)
 
@@ -139,6 +139,18 @@ async def test_a_model_that_is_prepared_for_packed_rows_samples_in_every_process
     try:
         assert_from(model, [[5, 6], [7, 8]], await sample(policy, [[5, 6], [7, 8]]), 0)
         assert policy._open == {-1: 1, 0: 1}
+    finally:
+        await policy.close()
+
+
+async def test_a_model_that_cannot_be_sent_fails_its_episodes_with_one_line(make_model):
+    model = make_model("qwen3")
+    model.model.norm.register_forward_hook(lambda *_: None)
+    policy = MultiProcessPolicy(model, None, processes=2, max_slots=4, limits=Limits(num_threads=2))
+    try:
+        await policy.generate([1, 2], params(1), session="here")
+        with pytest.raises(PolicyFailure, match=r"cannot be sent .*: start again with policy\.pro"):
+            await policy.generate([3, 4], params(1), session="there")
     finally:
         await policy.close()
 
