@@ -26,8 +26,6 @@ Parameters = Mapping[str, str]
 _MOST_ROWS = 500
 _INDEXING_S = 0.5
 """Seconds that a request spends on reading new files, if the list is not complete yet."""
-_FIND_S = 60.0
-"""Seconds that a request for an episode spends on reading new files, if the episode is unknown."""
 
 
 def list_runs(runs: Runs, parameters: Parameters) -> dict[str, Any]:
@@ -179,10 +177,9 @@ def _row(run: Run, parameters: Parameters) -> Row:
         UsageError: there is no such episode.
     """
     file, line = parameters.get("file", ""), _integer(parameters, "line", 0)
+    # A resumed run writes files anew: the row must be that of the file as it is now.
+    run.index.refresh(file)
     row = run.index.row(file, line)
-    if row is None:
-        run.index.update(_FIND_S)
-        row = run.index.row(file, line)
     if row is None:
         raise UsageError(
             f"{run.name} has no episode {file}/{line}; with keep_episodes above 0, a run keeps the "

@@ -21,6 +21,7 @@ from typing import Any
 
 from rl.errors import UsageError
 from rl.files import turnwise_cache
+from rl.rollout.trajectory_files import LINES
 from rl.viewer.episodes.rows import EpisodeFile, Row, episode_file, read_rows
 
 VERSION = 1
@@ -183,6 +184,21 @@ class EpisodeIndex:
             if time.monotonic() > end:
                 break
         return len(pending)
+
+    def refresh(self, name: str) -> None:
+        """Read one file of episodes if it is new or changed. Rows of a removed file go."""
+        file = episode_file(self._folder / f"{name}{LINES}")
+        if file is None or file.name != name:
+            return
+        with self._lock:
+            known = dict(
+                self._db.execute("SELECT name, signature FROM files WHERE name = ?", (name,))
+            )
+            if known and not file.path.exists():
+                with self._db:
+                    self._forget(name)
+        if file.path.exists() and _changed(file, known.get(name)):
+            self._read(file)
 
     def _read(self, file: EpisodeFile) -> None:
         signature = file.signature()

@@ -152,6 +152,29 @@ async def test_a_running_run_grows(runs, client):
     assert again["curves"][0]["values"] == [0.5]
 
 
+async def test_an_episode_that_a_resumed_run_plays_again_is_the_new_one(runs, client):
+    before = await ask(client, "episode", **PLACE)
+    assert before["turns"][1]["action"] == "Bali"
+    again = [episode(f"Another question {i}", f"answer {i}", 0.5, member=i) for i in range(6)]
+    write_step(runs.root / "a", "step-000002", [TrajectoryGroup(again)])
+    after = await ask(client, "episode", **PLACE)
+    assert after["turns"][1]["action"] == "answer 4"
+    tokens = await ask(client, "tokens", **PLACE)
+    assert "Another question 4" in "".join(tokens["segments"][0]["text"])
+
+
+async def test_opening_an_episode_reads_its_file_only(runs, client):
+    await ask(client, "episode", **PLACE)
+    assert runs.run("a").index.counts()["kind"] == {"train": 6}
+    response = await client.get("/api/episode", params=PLACE | {"line": "77"})
+    assert response.status == 404
+    response = await client.get(
+        "/api/episode", params=PLACE | {"file": "../../a/trajectories/step-000001"}
+    )
+    assert response.status == 404
+    assert runs.run("a").index.counts()["kind"] == {"train": 6}
+
+
 async def test_the_page_has_a_strict_policy_and_no_content_from_elsewhere(client):
     response = await client.get("/")
     policy = response.headers["Content-Security-Policy"]
