@@ -132,6 +132,8 @@ class EpisodeIndex:
         self._folder = folder
         self._lock = threading.RLock()
         self._found: OrderedDict[Query, array.array[int]] = OrderedDict()
+        self._others = 0
+        """A number that changes when another viewer writes the index."""
         self.revision = 0
         """Number of changes since the index was opened."""
         self._db = sqlite3.connect(database or ":memory:", timeout=30.0, check_same_thread=False)
@@ -234,6 +236,10 @@ class EpisodeIndex:
         """The ids of the episodes that match, in order."""
         sql, values = query.sql()
         with self._lock:
+            (others,) = self._db.execute("PRAGMA data_version").fetchone()
+            if others != self._others:
+                self._others = others
+                self._found.clear()
             if query in self._found:
                 self._found.move_to_end(query)
                 return self._found[query]

@@ -103,6 +103,21 @@ def test_the_index_is_read_again_from_its_file(tmp_path, monkeypatch):
     second.close()
 
 
+def test_a_viewer_lists_the_files_that_another_one_read(tmp_path):
+    run = write_run(tmp_path / "run")
+    first, second = (
+        EpisodeIndex(run / "trajectories", tmp_path / "index.sqlite") for _ in range(2)
+    )
+    for index in (first, second):
+        index.update(60.0)
+        assert len(found(index)) == 18
+    write_step(run, "step-000004", groups_of(4))
+    for index in (first, second):
+        index.update(60.0)
+        assert len(found(index)) == 24
+        index.close()
+
+
 def test_a_damaged_file_is_reported_and_the_others_are_listed(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "trajectories" / "step-000002.jsonl.gz").write_bytes(b"no gzip")
