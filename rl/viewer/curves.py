@@ -72,8 +72,16 @@ def summary(run: Run) -> dict[str, Any]:
         "reward": _rounded([r["reward"] for r in steps if _is_number(r["reward"])]),
         "validation": _rounded(checks),
         "result": result,
-        "written": run.folder.stat().st_mtime,
+        "written": _written(run),
     }
+
+
+def _written(run: Run) -> float:
+    """When the run's folder changed; 0 if it was removed meanwhile."""
+    try:
+        return run.folder.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _curve(records: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:

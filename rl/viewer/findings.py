@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rl.rollout.trajectory_files import LINES, read_learner_columns, read_trajectories
+from rl.viewer.episodes.rows import episode_file
 from rl.viewer.finding import KEYS, Finding, Played, RunData
 from rl.viewer.metric_findings import metric_findings
 from rl.viewer.token_findings import token_findings
@@ -35,12 +36,13 @@ def read_played(trajectories: Path, count: int = READ_STEPS) -> list[Played]:
         UsageError: a file is damaged.
     """
     played = []
-    for path in sorted(trajectories.glob(f"step-*{LINES}"))[-count:]:
+    files = [file for path in trajectories.glob(f"step-*{LINES}") if (file := episode_file(path))]
+    for path, _, step in sorted(files, key=lambda file: file.step)[-count:]:
         episodes = read_trajectories(path)
         size = sum(len(segment) for episode in episodes for segment in episode.segments)
         name = path.name.removesuffix(LINES)
         columns = read_learner_columns(path, size)
-        played.append(Played(name, int(name.removeprefix("step-")), episodes, columns))
+        played.append(Played(name, step, episodes, columns))
     return played
 
 

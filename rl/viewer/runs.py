@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ _MARKS = ("metrics.jsonl", "trajectories", "result.json")
 """A folder with one of these is a run."""
 _MOST_BYTES = 150_000_000
 """Size of the newest steps' tokens up to which findings read them, so that a page opens in time."""
+_MOST_STEPS = 1 << 53
 _HIDDEN = ("checkpoints", "trajectories", "logs")
 
 
@@ -78,9 +80,13 @@ class Run:
         else:
             try:
                 played = read_played(self.trajectories)
-            except (UsageError, OSError) as error:
+            except (UsageError, OSError, LookupError, ArithmeticError, RecursionError) as error:
                 unread = str(error)
-        found = findings(RunData(records, played, self.config()))
+        try:
+            found = findings(RunData([_numbers(r) for r in records], played, self.config()))
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            why = f"config.json or metrics.jsonl has another form than expected: {error!r}"
+            found = [Finding("unread", "low", "The run was not checked.", why, "", ())]
         if unread:
             title = "The tokens of the newest steps were not checked."
             found.append(Finding("unread", "low", title, unread, "", ()))
@@ -168,7 +174,9 @@ class Runs:
         Raises:
             UsageError: there is none.
         """
-        found = self._runs.get(name) or self.find().get(name)
+        found = self._runs.get(name)
+        if found is None or not _is_run(found.folder):
+            found = self.find().get(name)
         if found is None:
             raise UsageError(f"run={name}: there is no such run below {self.root}")
         return found
@@ -223,13 +231,22 @@ def as_problem(finding: Finding) -> dict[str, Any]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+        inner = sorted(folder.iterdir())
     except OSError:
         return []
+    return [p for p in inner if not p.name.startswith(".") and _reaches(p.is_dir)]
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in _MARKS)
+    """Whether the folder is a run. A folder that this user may not read is none."""
+    return any(_reaches((folder / name).exists) for name in _MARKS)
+
+
+def _reaches(test: Callable[[], bool]) -> bool:
+    try:
+        return test()
+    except OSError:
+        return False
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -241,12 +258,23 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _records(block: bytes) -> list[dict[str, Any]]:
+    """The records in lines of metrics.jsonl. Lines without the number of a step are left out."""
     records = []
     for line in block.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(record, Mapping):
+        if isinstance(record, Mapping) and _is_step(record.get("step")):
             records.append(dict(record))
     return records
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < _MOST_STEPS
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without values that are no finite numbers."""
+    largest = sys.float_info.max
+    return {k: v for k, v in record.items() if isinstance(v, int | float) and abs(v) <= largest}

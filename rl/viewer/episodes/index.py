@@ -14,7 +14,7 @@ import time
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,20 @@ CREATE TABLE IF NOT EXISTS episodes (id INTEGER PRIMARY KEY, {_COLUMNS});
 CREATE INDEX IF NOT EXISTS by_file ON episodes (file, line);
 CREATE TABLE IF NOT EXISTS texts (id INTEGER PRIMARY KEY, text TEXT);
 """
+_DAMAGED = (
+    UsageError,
+    OSError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+"""Errors of reading a file that holds something else than a run's episodes."""
 SORTS = {
     "step": "e.step",
     "reward": "e.reward",
@@ -159,12 +173,13 @@ class EpisodeIndex:
 
     def pending(self) -> list[EpisodeFile]:
         """The files that are new or changed, the newest first. Rows of removed files go."""
-        present = {}
-        if self._folder.is_dir():
-            for path in self._folder.iterdir():
-                file = episode_file(path)
-                if file is not None:
-                    present[file.name] = file
+        try:
+            files = [episode_file(path) for path in self._folder.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            files = []
+        except OSError as error:
+            raise UsageError(f"{self._folder} cannot be read: {error.strerror}") from error
+        present = {file.name: file for file in files if file is not None}
         with self._lock:
             known = dict(self._db.execute("SELECT name, signature FROM files"))
             for name in known.keys() - present.keys():
@@ -210,17 +225,26 @@ class EpisodeIndex:
             found = list(read_rows(file))
         except FileNotFoundError:
             return
-        except (UsageError, OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as bad:
-            error = str(bad)
+        except _DAMAGED as bad:
+            error = _why(file, bad)
+        try:
+            self._store(file.name, signature, found, error)
+        except (OverflowError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as bad:
+            self._store(file.name, signature, [], _why(file, bad))
+
+    def _store(
+        self, name: str, signature: str, found: Sequence[tuple[Row, str]], error: str | None
+    ) -> None:
+        """Replace the rows of a file."""
         places = ", ".join("?" * len(Row._fields))
         with self._lock, self._db:
-            self._forget(file.name)
+            self._forget(name)
             for row, text in found:
                 added = self._db.execute(
                     f"INSERT INTO episodes ({_COLUMNS}) VALUES ({places})", row
                 )
                 self._db.execute("INSERT INTO texts VALUES (?, ?)", (added.lastrowid, text))
-            self._db.execute("INSERT INTO files VALUES (?, ?, ?)", (file.name, signature, error))
+            self._db.execute("INSERT INTO files VALUES (?, ?, ?)", (name, signature, error))
 
     def _forget(self, name: str) -> None:
         """Remove the rows of a file."""
@@ -302,6 +326,10 @@ class EpisodeIndex:
         sql = f"SELECT {_COLUMNS} FROM episodes {rest}"
         with self._lock:
             return [Row(*row) for row in self._db.execute(sql, values)]
+
+
+def _why(file: EpisodeFile, error: Exception) -> str:
+    return str(error) if isinstance(error, UsageError) else f"{file.path} cannot be read: {error!r}"
 
 
 def _changed(file: EpisodeFile, known: str | None) -> bool:

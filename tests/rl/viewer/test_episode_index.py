@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import pytest
 from viewer_runs import episode, groups_of, write_run, write_step
 
@@ -126,6 +129,32 @@ def test_a_damaged_file_is_reported_and_the_others_are_listed(tmp_path):
     assert len(found(index)) == 12
     (error,) = index.errors()
     assert "gzip" in error
+    index.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": 2**70},
+        {"member": {}},
+        {"turns": "abc"},
+        {"turns": [{}]},
+        {"stop_reason": 3},
+        {"segments": [None]},
+    ],
+)
+def test_a_line_of_another_form_is_reported_and_the_others_are_listed(tmp_path, change):
+    run = write_run(tmp_path / "run", steps=2)
+    path = run / "trajectories" / "step-000002.jsonl.gz"
+    record = json.loads(gzip.decompress(path.read_bytes()).splitlines()[0])
+    path.write_bytes(gzip.compress(json.dumps(record | change).encode()))
+    index = EpisodeIndex(run / "trajectories", None)
+    assert index.update(60.0) == 0
+    assert len(found(index)) == 6
+    assert len(index.errors()) == 1
+    path.write_bytes(gzip.compress(b"[" * 100_000))
+    assert index.update(60.0) == 0
+    assert len(index.errors()) == 1
     index.close()
 
 

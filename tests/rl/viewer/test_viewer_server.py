@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,6 +261,56 @@ async def test_a_hostile_run_is_only_data(runs, client):
     assert len(listed["rows"][0]["question"]) <= 160
     shown = await ask(client, "episode", run="a", file="step-000009", line="0")
     assert shown["observation"] == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": "x"}',
+        '{"reward": 1.0, "num_groups": 2}',
+        '{"step": 4, "num_groups": 3, "scores/format": null}',
+        '{"step": 4, "num_groups": "a", "failures": "b"}',
+        '{"step": 1e999, "reward": NaN}',
+        '{"step": 4, "num_groups": 2, "failures": NaN, "failures/x": Infinity}',
+        '{"step": 4, "num_groups": 2, "entropy": 1' + "0" * 400 + "}",
+        "[" * 100_000,
+    ],
+)
+async def test_an_odd_line_of_metrics_hides_nothing_else(runs, client, line):
+    with (runs.root / "a" / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    for name in ("runs", "run", "curves"):
+        await ask(client, name, run="a")
+    assert (await ask(client, "run", run="a"))["counts"]["kind"] == {"train": 18}
+
+
+async def test_an_odd_setting_or_name_leaves_a_remark_at_most(runs, client):
+    (runs.root / "a" / "config.json").write_text('{"eval": {"tasks": "x"}, "staleness": [1]}')
+    for path in (runs.root / "a" / "trajectories").glob("step-000003.*"):
+        path.with_name(path.name.replace("000003", "000003-copy")).write_bytes(path.read_bytes())
+    run = await ask(client, "run", run="a")
+    assert [problem["key"] for problem in run["problems"]] == ["unread"]
+
+
+async def test_a_folder_that_another_user_closed_is_left_out(runs, client, monkeypatch):
+    whole = os.stat
+
+    def refuse(path, *rest, **named):
+        if "private/" in f"{path}":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return whole(path, *rest, **named)
+
+    (runs.root / "private").mkdir()
+    monkeypatch.setattr(os, "stat", refuse)
+    assert [run["name"] for run in (await ask(client, "runs"))["runs"]] == ["a", "deep/b"]
+
+
+async def test_a_run_that_was_removed_is_one_line(runs, client):
+    await ask(client, "run", run="a")
+    shutil.rmtree(runs.root / "a")
+    response = await client.get("/api/run", params={"run": "a"})
+    assert response.status == 404
+    assert "there is no such run" in (await response.json())["error"]
 
 
 async def test_a_taken_port_is_one_line(runs):
