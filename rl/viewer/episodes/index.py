@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import hashlib
+import os
 import sqlite3
 import threading
 import time
@@ -150,10 +151,20 @@ class EpisodeIndex:
         """A number that changes when another viewer writes the index."""
         self.revision = 0
         """Number of changes since the index was opened."""
-        self._db = sqlite3.connect(database or ":memory:", timeout=30.0, check_same_thread=False)
-        self._open()
+        try:
+            self._open(database)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            # The machine was switched off while the file was written, or the file is no index.
+            assert database is not None
+            self._db.close()
+            for ending in ("", "-wal", "-shm"):
+                database.with_name(database.name + ending).unlink(missing_ok=True)
+            self._open(database)
 
-    def _open(self) -> None:
+    def _open(self, database: Path | None) -> None:
+        self._db = sqlite3.connect(database or ":memory:", timeout=30.0, check_same_thread=False)
         with self._lock, self._db:
             self._db.execute("PRAGMA page_size = 16384")
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -340,13 +351,21 @@ def _changed(file: EpisodeFile, known: str | None) -> bool:
 
 
 def database_of(folder: Path) -> Path | None:
-    """The SQLite file for the run in ``folder``, in the cache; None if the cache is read-only."""
-    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    """The SQLite file for the run in ``folder``, in the cache; None if the cache is read-only.
+
+    Only this user can read it, because it holds the texts of a run that may be private. Where
+    users share a cache, each has an own file.
+    """
+    key = f"{os.getuid()} {folder.resolve()}"
+    name = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     cache = turnwise_cache() / "viewer"
     try:
         cache.mkdir(parents=True, exist_ok=True)
         path = cache / f"{name}.sqlite"
-        with path.open("ab"):
-            return path
+        path.touch(mode=0o600)
+        if path.stat().st_uid != os.getuid():
+            return None
+        path.chmod(0o600)
+        return path
     except OSError:
         return None

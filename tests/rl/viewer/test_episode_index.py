@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 
 import pytest
 from viewer_runs import episode, groups_of, write_run, write_step
@@ -104,6 +105,30 @@ def test_the_index_is_read_again_from_its_file(tmp_path, monkeypatch):
     assert second.pending() == []
     assert len(found(second)) == 18
     second.close()
+
+
+def test_only_the_user_reads_the_index(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    run = write_run(tmp_path / "run")
+    index = EpisodeIndex(run / "trajectories", database_of(run))
+    index.update(60.0)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "cache" / "viewer").iterdir()}
+    assert modes == {0o600}
+    index.close()
+    mine = database_of(run)
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    assert database_of(run) is None
+    assert database_of(tmp_path) != mine
+
+
+def test_a_damaged_index_is_made_again(tmp_path):
+    run = write_run(tmp_path / "run")
+    database = tmp_path / "index.sqlite"
+    database.write_bytes(b"damaged" * 1000)
+    index = EpisodeIndex(run / "trajectories", database)
+    index.update(60.0)
+    assert len(found(index)) == 18
+    index.close()
 
 
 def test_a_viewer_lists_the_files_that_another_one_read(tmp_path):
