@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import sqrt
@@ -34,6 +35,11 @@ _LEAST_STEPS = 4
 """Number of steps from which a trend is read."""
 _SOLVED = 0.9
 """Success from which equal rewards and a small entropy are expected."""
+_RARE = 0.05
+"""Steps without a gradient up to this share of all steps are a remark."""
+_TIES_COUNT = 0.3
+"""Share of the tokens without an advantage from which equal rewards are their cause. Advantages
+from values or from the whole batch do not need differences within a group."""
 _SHARE = "staleness/effective_share/"
 
 
@@ -57,7 +63,9 @@ def _no_gradient(run: RunData) -> Iterator[Finding]:
     for key, cause in found.items():
         own = [r for r in run.steps if (c := cause_in(r)) and keys.get(c, "tied_rewards") == key]
         share = len(own) / summary.steps
-        severity: Severity = "high" if share >= 0.5 or summary.last >= 3 else "medium"
+        severity: Severity = "low" if share < _RARE else "medium"
+        if share >= 0.5 or summary.last >= 3:
+            severity = "high"
         if cause == HIGHEST and severity == "high":
             severity = "medium"  # The tasks are solved.
         yield Finding(
@@ -77,6 +85,9 @@ def _tied(run: RunData) -> Iterator[Finding]:
     recent = [r for r in run.recent if cause_in(r) is None]
     shares = numbers(recent, "frac_reward_zero_std")
     if not shares or (share := fmean(shares)) < 0.7:
+        return
+    zero = numbers(recent, "frac_zero_advantage")
+    if zero and fmean(zero) < _TIES_COUNT:
         return
     solved = run.success is not None and run.success >= _SOLVED
     yield Finding(
@@ -257,7 +268,7 @@ def _entropy(run: RunData) -> Iterator[Finding]:
     if len(entropies) < _LEAST_STEPS or (run.success or 0) >= _SOLVED:
         return
     first, now = fmean(entropies[:2]), fmean(entropies[-3:])
-    if now > 0.1 * first or now > 0.05:
+    if now >= 0.1 * first or now > 0.05:
         return
     tied = numbers(run.recent, "frac_reward_zero_std")
     stuck = bool(tied) and fmean(tied) >= 0.8
@@ -278,7 +289,7 @@ def _format(run: RunData) -> Iterator[Finding]:
     """Answers or tool calls that the environment could not read."""
     recent = run.recent
     names = sorted({name for r in recent for name in r if name.startswith("scores/")})
-    for name in (name for name in names if "format" in name):
+    for name in (name for name in names if re.split("[/_]", name)[-1] == "format"):
         if (share := fmean(numbers(recent, name))) < 0.1:
             yield Finding(
                 "format",

@@ -286,6 +286,32 @@ def test_answers_that_the_environment_cannot_read():
     assert first(RunData(records)).title.startswith("80% of the tool calls")
 
 
+def test_equal_rewards_matter_only_where_advantages_come_from_the_group():
+    """With a value model (PPO), tokens have advantages although a group's rewards are equal."""
+    records = steps(8, frac_reward_zero_std=1.0, frac_zero_advantage=0.02)
+    assert findings(RunData(records)) == []
+    records = steps(8, frac_reward_zero_std=0.9, frac_zero_advantage=0.9)
+    assert first(RunData(records)).key == "tied_rewards"
+
+
+def test_a_few_steps_without_a_gradient_are_a_remark():
+    records = steps(100)
+    records[7]["no_gradient/equal"] = 1.0
+    assert first(RunData(records)).severity == "low"
+    records[8]["no_gradient/equal"] = records[9]["no_gradient/equal"] = 1.0
+    records[-1]["no_gradient/equal"] = records[-2]["no_gradient/equal"] = 1.0
+    assert first(RunData(records)).severity == "medium"
+
+
+def test_an_entropy_that_was_always_zero_did_not_collapse():
+    assert findings(RunData(steps(8, entropy=0.0))) == []
+
+
+def test_scores_that_only_contain_the_word_format():
+    records = steps(8, scores__information_gain=0.0, scores__format_errors=0.0)
+    assert findings(RunData(records)) == []
+
+
 def test_every_key_has_its_row_in_the_docs(request):
     page = (request.config.rootpath / "docs" / "runs.md").read_text()
     assert [key for key in KEYS if f"| `{key}` |" not in page] == []
