@@ -17,6 +17,8 @@ _CONTROLS = re.compile(
 )
 """Characters that move the cursor, are invisible, or change the direction of text."""
 _LONGEST = 4000
+_INDEXING_S = 600.0
+"""Seconds that the command spends on reading new files, so that it lists all episodes."""
 
 
 def printable(text: str) -> str:
@@ -26,18 +28,26 @@ def printable(text: str) -> str:
 
 def overview_text(runs: Runs, run: str, most: int = 40) -> str:
     """A run's findings and its newest episodes, each with the name that ``episode=`` takes."""
+    runs.run(run).index.update(_INDEXING_S)
     shown = show_run(runs, {"run": run})
     lines = [f"{shown['name']}  {shown['env']}  {shown['algo']}  step {shown['steps']}"]
     for problem in shown["problems"]:
         lines += [f"  {problem['severity']}: {problem['title']}", f"    {problem['detail']}"]
         lines += [f"    try: {problem['advice']}"] if problem["advice"] else []
+    lines += [f"  not read: {error}" for error in shown["errors"]]
     listed = list_episodes(runs, {"run": run, "limit": str(most)})
-    lines += ["", f"{listed['total']} episodes, the newest first; show one with episode=NAME"]
+    left = f" ({shown['files_left']} files are not read yet)" if shown["files_left"] else ""
+    lines += ["", f"{listed['total']} episodes{left}, the newest first; show one with episode=NAME"]
     for row in listed["rows"]:
         ending = row["failure"] or row["ending"]
         name, answer = f"{row['file']}/{row['line']}", " ".join(row["answer"].split())
-        lines.append(f"  {name:<22} {row['reward']:>8.3f}  {ending:<14} {answer[:60]}")
+        lines.append(f"  {name:<22} {_number(row['reward'])}  {ending:<14} {answer[:60]}")
     return printable("\n".join(lines)) + "\n"
+
+
+def _number(value: float | None) -> str:
+    """A reward. One that is no number is null in the index."""
+    return f"{'nan':>8}" if value is None else f"{value:>8.3f}"
 
 
 def runs_text(runs: Runs) -> str:

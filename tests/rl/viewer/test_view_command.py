@@ -32,6 +32,18 @@ def test_the_episodes_of_a_run_as_text(run, capsys):
     assert re.search(r"step-000003/1 +0\.000  finished +I do not know", shown)
 
 
+def test_the_text_counts_all_episodes_and_names_unreadable_files(run, capsys, monkeypatch):
+    monkeypatch.setattr("rl.viewer.api._INDEXING_S", 0.0)
+    odd = episode("q", "a", float("nan"))
+    write_step(run, "step-000008", [TrajectoryGroup([odd])])
+    (run / "trajectories" / "step-000009.jsonl.gz").write_bytes(b"no gzip")
+    assert main([str(run), "text=true"]) == 0
+    shown = capsys.readouterr().out
+    assert "19 episodes, the newest first" in shown
+    assert re.search(r"step-000008/0 +nan  finished", shown)
+    assert re.search(r"not read: .*step-000009.jsonl.gz", shown)
+
+
 def test_an_episode_as_text(run, capsys):
     assert main([str(run), "text=true", "episode=step-000002/5"]) == 0
     shown = capsys.readouterr().out
