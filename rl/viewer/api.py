@@ -154,16 +154,16 @@ def _drawn(episode: dict[str, Any]) -> dict[str, Any]:
     env_id = episode["env_id"]
     if env_id not in envs.ids():
         return episode
-    kind: object = envs.env_type(env_id)
-    if not isinstance(kind, Drawable):
-        return episode
     actions = [turn["action"] for turn in episode["turns"]]
     try:
+        kind: object = envs.env_type(env_id)
+        if not isinstance(kind, Drawable):
+            return episode
         drawn = kind.pictures(episode["observation"], actions)
-    except (ValueError, TypeError, LookupError) as error:
+        return episode | {"pictures": [picture and asdict(picture) for picture in drawn]}
+    except Exception as error:  # Code of a plug-in: its episodes are shown without pictures.
         logger.warning("%s.pictures failed: %r", env_id, error)
         return episode
-    return episode | {"pictures": [picture and asdict(picture) for picture in drawn]}
 
 
 def _run(runs: Runs, parameters: Parameters) -> Run:

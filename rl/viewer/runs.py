@@ -39,6 +39,7 @@ class Run:
         self.name, self.folder = name, folder
         self._lock = threading.Lock()
         self._metrics: list[dict[str, Any]] = []
+        self._decoder = Decoder(None)
         self._finding = threading.Lock()
         self._problems: tuple[int, list[dict[str, Any]]] | None = None
         """The number of records from which the findings were made, and the findings."""
@@ -50,10 +51,12 @@ class Run:
         """The index of the run's episodes."""
         return EpisodeIndex(self.trajectories, database_of(self.folder))
 
-    @cached_property
+    @property
     def decoder(self) -> Decoder:
-        """Decodes the run's token ids."""
-        return decoder_of(self.folder, str(self.config().get("model", "")))
+        """Decodes the run's token ids. A tokenizer that is not there yet is looked for again."""
+        if not self._decoder.known:
+            self._decoder = decoder_of(self.folder, str(self.config().get("model", "")))
+        return self._decoder
 
     @property
     def trajectories(self) -> Path:

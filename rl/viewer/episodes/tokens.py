@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from tokenizers import Tokenizer
 
+logger = logging.getLogger(__name__)
 _FILE = "tokenizer.json"
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 _LONGEST = 6
@@ -58,13 +62,18 @@ def decoder_of(folder: Path, model: str) -> Decoder:
     """
     checkpoints = folder / "checkpoints"
     found = sorted(checkpoints.glob(f"*/{_FILE}"), reverse=True) if checkpoints.is_dir() else []
-    if model:
-        found.append(Path(model).expanduser() / _FILE)
-    if model.count("/") == 1 and not model.startswith(("/", ".")):
-        cached = try_to_load_from_cache(model, _FILE)
-        if isinstance(cached, str):
-            found.append(Path(cached))
+    # A model's folder may have a name that no repository, or no user, can have.
+    with suppress(RuntimeError):
+        found += [Path(model).expanduser() / _FILE] if model else []
+    with suppress(HFValidationError):
+        if model.count("/") == 1 and not model.startswith(("/", ".")):
+            cached = try_to_load_from_cache(model, _FILE)
+            if isinstance(cached, str):
+                found.append(Path(cached))
     for path in found:
         if path.is_file():
-            return Decoder(Tokenizer.from_file(str(path)))
+            try:
+                return Decoder(Tokenizer.from_file(str(path)))
+            except Exception as error:  # The library raises no other type.
+                logger.warning("%s cannot be read: %s", path, error)
     return Decoder(None)

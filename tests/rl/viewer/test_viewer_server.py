@@ -313,6 +313,28 @@ async def test_a_run_that_was_removed_is_one_line(runs, client):
     assert "there is no such run" in (await response.json())["error"]
 
 
+@pytest.mark.parametrize("model", ["my models/a b", "~no-such-user/x", "a" * 99 + "/b"])
+async def test_tokens_show_ids_until_there_is_a_tokenizer(runs, client, model):
+    folder = runs.root / "a"
+    (folder / "config.json").write_text(json.dumps({"model": model}))
+    tokenizer = folder / "checkpoints" / "best" / "tokenizer.json"
+    whole = tokenizer.read_bytes()
+    tokenizer.write_bytes(b"{")
+    assert not (await ask(client, "tokens", **PLACE))["decoded"]
+    tokenizer.write_bytes(whole)
+    assert (await ask(client, "tokens", **PLACE))["decoded"]
+
+
+async def test_an_environment_that_cannot_be_imported_or_draw_shows_its_texts(client, monkeypatch):
+    def broken(*anything):
+        raise RuntimeError("no such library")
+
+    monkeypatch.setattr("envs.env_type", broken)
+    shown = await ask(client, "episode", **PLACE)
+    assert "pictures" not in shown
+    assert shown["turns"][1]["action"] == "Bali"
+
+
 async def test_a_taken_port_is_one_line(runs):
     ready = asyncio.get_running_loop().create_future()
     first = asyncio.create_task(serve(runs, "127.0.0.1", 0, ready.set_result))
