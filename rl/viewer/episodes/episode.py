@@ -66,22 +66,30 @@ def read_tokens(folder: Path, row: Row, decoder: Decoder) -> dict[str, Any]:
     """
     file = _file(folder, row)
     record = _record(file, row)
-    segments, start = [], row.token
+    segments, start = [], 0
     try:
+        table = _table(file, row) if row.token >= 0 else {}
         for segment in record["segments"]:
             if row.token < 0:
                 columns = {name: np.asarray(segment[name]) for name in COLUMNS}
             else:
                 end = start + segment["num_tokens"]
-                columns = read_slice(tokens_path(file.path), tuple(COLUMNS), start, end)
-                if file.learner_path.exists():
-                    columns |= read_slice(file.learner_path, LEARNER, start, end)
+                columns = {name: column[start:end] for name, column in table.items()}
                 start = end
             own = {key: segment[key] for key in ("parent", "offset", "role")}
             segments.append(own | _shown(columns, decoder))
     except _DAMAGED as error:
         raise UsageError(f"the tokens of {file.path} cannot be read: {error}") from error
     return {"segments": segments, "decoded": decoder.known}
+
+
+def _table(file: EpisodeFile, row: Row) -> dict[str, NDArray[Any]]:
+    """The columns of all tokens of an episode."""
+    end = row.token + row.tokens
+    table = read_slice(tokens_path(file.path), tuple(COLUMNS), row.token, end)
+    if file.learner_path.exists():
+        table |= read_slice(file.learner_path, LEARNER, row.token, end)
+    return table
 
 
 def read_slice(path: Path, names: tuple[str, ...], start: int, end: int) -> dict[str, NDArray[Any]]:

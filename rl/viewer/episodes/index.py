@@ -146,6 +146,7 @@ class EpisodeIndex:
     def __init__(self, folder: Path, database: Path | None) -> None:
         self._folder = folder
         self._lock = threading.RLock()
+        self._updating = threading.Lock()
         self._found: OrderedDict[Query, array.array[int]] = OrderedDict()
         self._others = 0
         """A number that changes when another viewer writes the index."""
@@ -206,12 +207,18 @@ class EpisodeIndex:
             The number of files that are left.
         """
         end = time.monotonic() + seconds
-        pending = self.pending()
-        while pending:
-            self._read(pending.pop(0))
-            if time.monotonic() > end:
-                break
-        return len(pending)
+        # One thread reads: two pages would read the same files twice.
+        mine = self._updating.acquire(timeout=seconds)
+        try:
+            pending = self.pending()
+            while mine and pending:
+                self._read(pending.pop(0))
+                if time.monotonic() > end:
+                    break
+            return len(pending)
+        finally:
+            if mine:
+                self._updating.release()
 
     def refresh(self, name: str) -> None:
         """Read one file of episodes if it is new or changed. Rows of a removed file go."""

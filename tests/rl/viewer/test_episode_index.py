@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from viewer_runs import episode, groups_of, write_run, write_step
@@ -144,6 +146,22 @@ def test_a_viewer_lists_the_files_that_another_one_read(tmp_path):
         index.update(60.0)
         assert len(found(index)) == 24
         index.close()
+
+
+def test_pages_that_ask_at_once_read_each_file_once(tmp_path, monkeypatch):
+    read, whole = [], EpisodeIndex._read
+
+    def count(index, file):
+        read.append(file.name)
+        time.sleep(0.01)
+        whole(index, file)
+
+    monkeypatch.setattr(EpisodeIndex, "_read", count)
+    index = EpisodeIndex(write_run(tmp_path / "run") / "trajectories", None)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(index.update, [60.0] * 4)) == [0] * 4
+    assert sorted(read) == ["step-000001", "step-000002", "step-000003"]
+    index.close()
 
 
 def test_a_damaged_file_is_reported_and_the_others_are_listed(tmp_path):

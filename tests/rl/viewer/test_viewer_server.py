@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import json
 import os
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+import zipfile
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -333,6 +335,23 @@ async def test_an_environment_that_cannot_be_imported_or_draw_shows_its_texts(cl
     shown = await ask(client, "episode", **PLACE)
     assert "pictures" not in shown
     assert shown["turns"][1]["action"] == "Bali"
+
+
+async def test_the_file_of_tokens_is_read_once_for_all_segments(runs, client, monkeypatch):
+    played = [episode(f"Question {i}", f"answer {i}", 0.5) for i in range(3)]
+    many = dataclasses.replace(played[0], segments=[s for e in played for s in e.segments])
+    write_step(runs.root / "a", "step-000009", [TrajectoryGroup([played[1], many])], learner=False)
+    opened, whole = [], zipfile.ZipFile
+
+    def count(path, *rest):
+        opened.append(path)
+        return whole(path, *rest)
+
+    monkeypatch.setattr("rl.viewer.episodes.episode.zipfile.ZipFile", count)
+    tokens = await ask(client, "tokens", run="a", file="step-000009", line="1")
+    texts = ["".join(segment["text"]) for segment in tokens["segments"]]
+    assert [f"answer {i}" in text for i, text in enumerate(texts)] == [True] * 3
+    assert len(opened) == 1
 
 
 async def test_a_taken_port_is_one_line(runs):
