@@ -47,6 +47,8 @@ class ViewConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise ValueError(f"port ({self.port}) must be from 0 to 65535")
+        if not self.host.strip():
+            raise ValueError("host is empty: give an address such as 127.0.0.1")
         if self.episodes < 1:
             raise ValueError(f"episodes ({self.episodes}) must be >= 1")
         if self.episode and not self.text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -165,7 +166,9 @@ class Runs:
 
     def find(self) -> dict[str, Run]:
         """The runs by name. A run that was found before stays the same object."""
-        folders = {self.root.resolve().name: self.root} if self.single else dict(self._below())
+        folders = (
+            {_name(self.root.resolve().name): self.root} if self.single else dict(self._below())
+        )
         self._runs = {
             name: self._runs.get(name) or Run(name, folder) for name, folder in folders.items()
         }
@@ -210,7 +213,7 @@ class Runs:
         level = [self.root]
         for _ in range(_DEPTH):
             inner = [path for folder in level for path in _folders(folder)]
-            found |= {str(p.relative_to(self.root)): p for p in inner if _is_run(p)}
+            found |= {_name(p.relative_to(self.root)): p for p in inner if _is_run(p)}
             level = [path for path in inner if path.name not in _HIDDEN]
         return dict(sorted(found.items()))
 
@@ -230,6 +233,11 @@ def as_problem(finding: Finding) -> dict[str, Any]:
         "query": query,
         "episodes": [{"file": file, "line": line} for file, line in named],
     }
+
+
+def _name(path: Path | str) -> str:
+    """A path for links. Bytes that are no UTF-8 become escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _folders(folder: Path) -> list[Path]:

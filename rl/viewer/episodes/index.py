@@ -23,7 +23,7 @@ from typing import Any
 from rl.errors import UsageError
 from rl.files import turnwise_cache
 from rl.rollout.trajectory_files import LINES
-from rl.viewer.episodes.rows import EpisodeFile, Row, episode_file, read_rows
+from rl.viewer.episodes.rows import EpisodeFile, Row, episode_file, read_rows, storable
 
 VERSION = 1
 """Number of the index's layout. An index with another number is made again."""
@@ -113,7 +113,7 @@ class Query:
             values.append(_number("high", self.high))
         if self.text:
             terms.append("instr(t.text, ?) > 0")
-            values.append(self.text.lower())
+            values.append(storable(self.text).lower())
         return " AND ".join(terms), values
 
     def sql(self) -> tuple[str, list[Any]]:

@@ -57,6 +57,7 @@ def test_the_newest_step_comes_first_and_its_episodes_in_their_order(index):
         ({"text": "DO NOT know"}, 9),
         ({"text": "question 1 of step 2"}, 2),
         ({"text": "100%_'\";"}, 0),
+        ({"text": "Bali\udc80"}, 0),
         ({"kind": "validation"}, 0),
         ({"ending": "finished", "task": "1"}, 6),
     ],

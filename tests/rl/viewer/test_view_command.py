@@ -92,6 +92,7 @@ def test_the_exported_file_holds_the_episodes_and_a_policy_of_its_own(run, tmp_p
     [
         (["nowhere"], "run (nowhere) is no folder"),
         (["port=70000"], "port (70000) must be from 0 to 65535"),
+        (["host="], "host is empty: give an address such as 127.0.0.1"),
         (["prot=1"], "unknown key 'prot'. Did you mean 'port'?"),
         (["{runs}", "export=x.html"], "holds 2 runs: give the folder of one"),
         (["{run}", "text=true", "episode=5"], "must have the form step-000012/3"),

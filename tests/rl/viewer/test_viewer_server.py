@@ -354,6 +354,14 @@ async def test_the_file_of_tokens_is_read_once_for_all_segments(runs, client, mo
     assert len(opened) == 1
 
 
+async def test_a_run_whose_name_is_no_text_has_a_link(runs, client):
+    (runs.root / "a").rename(runs.root / os.fsdecode(b"my run \xff"))
+    names = [run["name"] for run in (await ask(client, "runs"))["runs"]]
+    assert names == ["deep/b", "my run \\xff"]
+    listed = await ask(client, "episodes", run=names[1], text="Bali")
+    assert listed["total"] == 18
+
+
 async def test_a_taken_port_is_one_line(runs):
     ready = asyncio.get_running_loop().create_future()
     first = asyncio.create_task(serve(runs, "127.0.0.1", 0, ready.set_result))
