@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl.errors import UsageError
 from rl.files import write_stdout
 from rl.run.process.command import report, run_command
 from rl.settings.parsing.from_python import from_python
@@ -64,6 +65,7 @@ def _run(config: ViewConfig) -> int:
     # These load aiohttp; `--help` and a mistyped key do not wait for it.
     from rl.viewer.runs import Runs
     from rl.viewer.server import serve
+    from rl.viewer.text import printable
 
     runs = Runs(Path(config.run).expanduser())
     try:
@@ -74,6 +76,9 @@ def _run(config: ViewConfig) -> int:
         else:
             serving = serve(runs, config.host, config.port, partial(_announce, runs))
             asyncio.run(serving)
+    except UsageError as error:
+        # Names of folders and files are data as well.
+        raise UsageError(printable(str(error))) from error
     finally:
         runs.close()
     return 0

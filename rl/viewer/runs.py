@@ -142,7 +142,8 @@ class Run:
                     done += len(whole)
                 self._read = (stat.st_ino, done)
             except OSError:
-                return []
+                # The file of a run that starts anew may get the same inode.
+                self._metrics, self._read = [], (0, 0)
             return [*self._metrics]
 
 

@@ -64,6 +64,14 @@ def test_text_for_a_terminal_has_no_control_characters(run, capsys):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", shown)
 
 
+def test_a_message_about_a_run_has_no_control_characters(run, capsys):
+    write_run(run.parent / "\x1b[31m")
+    assert main([str(run.parent), "export=x.html"]) == 1
+    error = capsys.readouterr().err
+    assert "<U+001B>[31m" in error
+    assert "\x1b" not in error
+
+
 def test_the_exported_file_holds_the_episodes_and_a_policy_of_its_own(run, tmp_path, capsys):
     hostile = episode("</script><script>alert(1)</script><!--", "x", 1.0)
     write_step(run, "step-000009", [TrajectoryGroup([hostile])])

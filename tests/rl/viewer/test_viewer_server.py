@@ -362,6 +362,18 @@ async def test_a_run_whose_name_is_no_text_has_a_link(runs, client):
     assert listed["total"] == 18
 
 
+async def test_metrics_of_a_run_that_starts_anew_replace_the_old_ones(runs, client):
+    path = runs.root / "a" / "metrics.jsonl"
+    assert (await ask(client, "run", run="a"))["steps"] == 3
+    kept = path.rename(path.with_name("kept"))
+    assert (await ask(client, "run", run="a"))["steps"] == 0
+    again = "".join(json.dumps({"step": n, "reward": 0.25}) + "\n" for n in range(1, 30))
+    kept.write_text(again)
+    kept.rename(path)
+    curves = (await ask(client, "curves", run="a", names="reward"))["curves"]
+    assert curves[0]["steps"] == list(range(1, 30))
+
+
 async def test_a_taken_port_is_one_line(runs):
     ready = asyncio.get_running_loop().create_future()
     first = asyncio.create_task(serve(runs, "127.0.0.1", 0, ready.set_result))
