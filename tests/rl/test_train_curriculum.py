@@ -70,11 +70,11 @@ def test_a_stopped_or_interrupted_run_goes_on_with_the_same_tasks(
     assert any(r["num_groups_dropped"] for r in metrics(whole)), "there was something to draw anew"
     collect, calls = Collector.collect, []
 
-    async def interrupted(self, tasks, group_size, key):
+    async def interrupted(self, tasks, group_size, key, *played):
         calls.append(key)
         if key[1:3] == (0, 3):
             os.kill(os.getpid(), signal.SIGINT)
-        return await collect(self, tasks, group_size, key)
+        return await collect(self, tasks, group_size, key, *played)
 
     with monkeypatch.context() as patch:
         patch.setattr(Collector, "collect", interrupted)

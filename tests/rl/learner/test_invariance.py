@@ -78,6 +78,7 @@ class TableModel(ScoringModel):
         self.values = nn.Parameter(VALUES.clone())
         self.value_head = nn.Linear(1, 1) if with_values else None
 
+    model = None
     device = torch.device("cpu")
     dtype = torch.float64
 

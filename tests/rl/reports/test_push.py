@@ -114,7 +114,9 @@ def test_a_model_is_uploaded_with_its_card_in_one_commit(hub, run, capsys):
     created = json.loads(next(r for r in hub.requests if r[0] == "/api/repos/create")[2])
     assert (created["name"], created["organization"]) == ("agent", "user")
     assert created.get("private") is True or created.get("visibility") == "private"
-    assert {token for _, token, _ in hub.requests} == {f"Bearer {TOKEN}"}
+    # Requests that need no right, such as the check of the card, may go without the token.
+    written = [token for place, token, _ in hub.requests if "create" in place or "commit" in place]
+    assert len(written) >= 2 and set(written) == {f"Bearer {TOKEN}"}
     assert sorted(result["files"]) == sorted(files)
     assert result["commit"].endswith("a" * 40)
 
