@@ -34,8 +34,8 @@ class OpenAIEndpoint(PolicyEngine):
     timeout_s: float = 300.0
     """Seconds that one attempt of a request may take."""
     deadline_s: float = 1800.0
-    """Seconds that a request may take with its retries. A server that names a later time in
-    Retry-After is not asked again."""
+    """Seconds that a request may take with its retries. If a server's Retry-After names a later
+    time, the request fails without another attempt."""
     concurrent: int = 32
     """Maximum number of concurrent requests."""
     body: str = ""

@@ -177,8 +177,8 @@ def _stale(run: RunData) -> Iterator[Finding]:
             "medium",
             f"Tokens that were {age} updates old counted as only {percent(used[age])} of their "
             "number.",
-            "Their probabilities under the learner differ so much that few of them carry the "
-            "update (effective sample size).",
+            "The learner's probabilities of these tokens differ so much from the sampler's that a "
+            "few tokens make most of the update (effective sample size).",
             "Lower staleness or optimizer.lr.",
             steps_of(recent),
             of_steps(steps_of(recent)),
