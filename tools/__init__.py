@@ -20,8 +20,12 @@ __all__ = [
     "tool",
 ]
 
+register("bash", "tools.builtin.bash:bash_tool")
 register("calculator", "tools.builtin.calculator:calculator_tool")
+register("edit", "tools.builtin.edit:edit_tool")
+register("fix", "tools.builtin.fix:fix_tool")
 register("mcp", "tools.mcp:mcp_tool")
 register("python", "tools.builtin.python:python_tool")
+register("read", "tools.builtin.read:read_tool")
 register("search", "tools.builtin.search:search_tool")
 register("submit", "tools.builtin.submit:SubmitTool")

@@ -76,6 +76,7 @@ def make_tools(text: str, key: str = "tools") -> dict[str, Tool]:
             tool = make(name, **options)
             if tool.name in made:
                 raise ValueError(f"two of them are called {tool.name!r}")
+            tool.join(made.values())
             made[tool.name] = tool
     except (SyntaxError, TypeError, ValueError) as error:
         why = "expected names such as calculator, lookup(limit=3)"

@@ -1,1 +1,1 @@
-"""Tools that come with turnwise: calculator, python, search and submit."""
+"""Tools that come with turnwise."""

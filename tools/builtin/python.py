@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from tools.function import FunctionTool
@@ -110,11 +110,10 @@ class PythonTool(FunctionTool):
             if session.over:
                 await session.restart()
             try:
-                result = await session.run(code)
+                return self._result(await session.run(code))
             except SessionOver:  # it was idle for too long, just now
                 await session.restart()
-                result = await session.run(code)
-            return self._result(result)
+                return replace(self._result(await session.run(code)), retries=1)
         except SandboxFailure as error:
             raise ToolFailure(f"python: {error}", retryable=error.retryable) from error
 
@@ -137,7 +136,9 @@ class PythonTool(FunctionTool):
             error = result.error.rpartition("\n")[2]
         elif result.detail:
             error = result.detail
-        return ToolResult(text or NOTHING_SHOWN, data=asdict(result), error=error)
+        return ToolResult(
+            text or NOTHING_SHOWN, data=asdict(result), error=error, status=_status(result)
+        )
 
     def _shortened(self, text: str) -> str:
         excess = len(text) - self._max_chars
@@ -180,6 +181,13 @@ class PythonTool(FunctionTool):
         if self._make is not None:
             self._running = None
             await self._stack.aclose()
+
+
+def _status(result: CallResult) -> str:
+    """How a call ended: the interpreter's exit code or signal, otherwise the sandbox's status."""
+    if result.exit_code is not None:
+        return f"exit {result.exit_code}"
+    return str(result.status) if result.signal is None else f"signal {result.signal}"
 
 
 def python_tool(

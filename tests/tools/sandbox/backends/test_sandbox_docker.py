@@ -182,7 +182,7 @@ class Proxy:
 
 @pytest.fixture
 def proxy(engine_client, tmp_path, monkeypatch):
-    made = Proxy(tmp_path / "engine", engine._url().removeprefix("unix://"))
+    made = Proxy(tmp_path / "engine", engine.url().removeprefix("unix://"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{made.path}")
     yield made
     if made.path.exists():

@@ -25,17 +25,17 @@ def check_present() -> None:
     Raises:
         SandboxUnavailable: no engine runs, or this user is not allowed to use it.
     """
-    url = _url()
-    if not url.startswith("unix://"):
+    address = url()
+    if not address.startswith("unix://"):
         raise SandboxUnavailable(
-            f"docker: DOCKER_HOST ({url}) must be unix:// and a path: an engine of this machine"
+            f"docker: DOCKER_HOST ({address}) must be unix:// and a path: an engine of this machine"
         )
-    path = Path(url.removeprefix("unix://"))
+    path = Path(address.removeprefix("unix://"))
     if not path.is_socket():
         raise SandboxUnavailable(
             f"docker: no engine at {path}: install one (`apt install docker.io`), {_START_IT}"
         )
-    if url == _DEFAULT and _SYSTEMD.is_dir() and not _PID_FILE.exists():
+    if address == _DEFAULT and _SYSTEMD.is_dir() and not _PID_FILE.exists():
         raise SandboxUnavailable(f"docker: the engine does not run: {_START_IT}")
     if not os.access(path, os.R_OK | os.W_OK):
         raise SandboxUnavailable(
@@ -56,10 +56,10 @@ def connect() -> Any:
 
     check_present()
     try:
-        client = docker.APIClient(base_url=_url(), version="auto", timeout=_PROBE_S)
+        client = docker.APIClient(base_url=url(), version="auto", timeout=_PROBE_S)
     except (docker.errors.DockerException, requests.RequestException) as error:
         raise SandboxUnavailable(
-            f"docker: the engine at {_url()} does not answer ({error}): {_START_IT}"
+            f"docker: the engine at {url()} does not answer ({error}): {_START_IT}"
         ) from None
     client.timeout = _CALL_S
     info = client.info()
@@ -85,5 +85,6 @@ def check_runtime(client: Any, runtime: str) -> None:
         )
 
 
-def _url() -> str:
+def url() -> str:
+    """Address of the engine: ``DOCKER_HOST``, or the default socket."""
     return os.environ.get("DOCKER_HOST") or _DEFAULT
