@@ -104,11 +104,33 @@ class EnvToolCall:
     error: str | None = None
     cost: float = 0.0
     """Cost in the tool's own unit. The score ``tool_cost`` is the sum over an episode."""
+    seconds: float | None = field(default=None, compare=False)
+    """Duration of the call with all attempts. None if it was not measured, or if the call did not
+    reach the tool."""
+    retries: int = field(default=0, compare=False)
+    """Number of further attempts after failures of the tool's infrastructure."""
+    status: str = field(default="", compare=False)
+    """How the call ended in the tool's own terms (``tools.ToolResult.status``)."""
 
     @classmethod
-    def of(cls, name: str, arguments: Mapping[str, Any], result: ToolResult) -> Self:
-        """The record of a call with this result."""
-        return cls(name, arguments, result.text, result.error, result.cost)
+    def of(
+        cls,
+        name: str,
+        arguments: Mapping[str, Any],
+        result: ToolResult,
+        seconds: float | None = None,
+    ) -> Self:
+        """The record of a call with this result, which took ``seconds``."""
+        return cls(
+            name,
+            arguments,
+            result.text,
+            result.error,
+            result.cost,
+            seconds,
+            result.retries,
+            result.status,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ state; a restored environment repeats these calls before its next call.
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from envs.base.deadlines import bounded
 from envs.base.loop import loop_thread
-from envs.base.sessions import ToolSession
+from envs.base.sessions import ToolSession, new_name
 from envs.env import EnvOptions, Snapshot, Tasks, TextEnv
 from envs.episode import EnvToolCall, NotForkable, StepResult, ToolResults
 from tools.calls import schema_of, tool_rules, with_tools
@@ -121,6 +122,8 @@ class ToolEnv(TextEnv[TaskT, StateT]):
             self.tool_schemas = tuple(schema_of(tool) for tool in self.named_tools.values())
         self._sessions: dict[str, ToolSession] = {}
         self._calls: list[tuple[str, dict[str, Any]]] = []
+        self._episode = ""
+        """Name under which the tools keep the episode's state; empty before the first call."""
 
     @classmethod
     @asynccontextmanager
@@ -142,6 +145,7 @@ class ToolEnv(TextEnv[TaskT, StateT]):
             EnvFailure: the tool failed.
         """
         known, error = (*self.own_tools, *self.named_tools), call.error
+        seconds: float | None = None
         if error is None and call.tool not in known:
             error = f"there is no tool {call.tool!r}; there is: {', '.join(known) or 'none'}"
         if error is not None:
@@ -149,8 +153,8 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         else:
             tool = cast(Tool, await self.service(call.tool))
             call = typed_call(call, tool.parameters)
-            result = await self._call_session(call, tool)
-        return result, EnvToolCall.of(call.tool, call.arguments, result)
+            result, seconds = await self._call_session(call, tool)
+        return result, EnvToolCall.of(call.tool, call.arguments, result, seconds)
 
     def put_back(self, results: Sequence[tuple[str, str]]) -> str:
         """The observation that shows the results of a message's calls.
@@ -167,23 +171,42 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         tool = self.named_tools.get(call.tool)
         return call.error is None and tool is not None and tool.final
 
-    async def _call_session(self, call: Call, tool: Tool) -> ToolResult:
-        if call.tool not in self._sessions:
-            session = ToolSession(tool, self.options.step_timeout_s)
-            self._sessions[call.tool] = session
-            # After a restore: repeating the calls rebuilds the tool's state.
+    async def prepare_tools(self, episode: str) -> None:
+        """Prepare the services for the episode's first call, for example with the task's files.
+
+        Also called after a restore, before the calls are repeated.
+
+        Args:
+            episode: name under which the tools keep the episode's state.
+        """
+
+    async def _call_session(self, call: Call, tool: Tool) -> tuple[ToolResult, float]:
+        """The result of a call, and its duration in seconds."""
+        if not self._episode:
+            episode = new_name()
+            await self.prepare_tools(episode)
+            # Only now: after a failure, the next episode prepares its own state.
+            self._episode = episode
+            # After a restore: repeating the calls, in their order, rebuilds the tools' state.
             for name, arguments in self._calls:
-                if name == call.tool:
-                    await session.call(arguments)
-        result = await self._sessions[call.tool].call(call.arguments)
+                await self._session(name, cast(Tool, await self.service(name))).call(arguments)
+        start = time.perf_counter()
+        result = await self._session(call.tool, tool).call(call.arguments)
+        seconds = time.perf_counter() - start
         if tool.stateful:
             self._calls.append((call.tool, dict(call.arguments)))
-        return result
+        return result, seconds
+
+    def _session(self, name: str, tool: Tool) -> ToolSession:
+        if name not in self._sessions:
+            timeout_s = self.options.step_timeout_s
+            self._sessions[name] = ToolSession(tool, timeout_s, self._episode)
+        return self._sessions[name]
 
     # ---- the ends of sessions --------------------------------------------------------------
 
     async def _end_sessions(self) -> None:
-        sessions, self._sessions = self._sessions, {}
+        sessions, self._sessions, self._episode = self._sessions, {}, ""
         for session in sessions.values():
             await session.end()
 
@@ -275,8 +298,10 @@ class ToolEnv(TextEnv[TaskT, StateT]):
         self._check_tools()
         twin = await super().afork(reseed)
         try:
+            twin._episode = new_name() if self._episode else ""
             for name, session in self._sessions.items():
-                twin._sessions[name] = await session.fork(cast(Tool, await twin.service(name)))
+                tool = cast(Tool, await twin.service(name))
+                twin._sessions[name] = await session.fork(tool, twin._episode)
         except BaseException:
             await twin.aclose()
             raise
@@ -289,5 +314,5 @@ class ToolEnv(TextEnv[TaskT, StateT]):
 
     def _twin(self) -> Self:
         twin = super()._twin()
-        twin._sessions, twin._calls = {}, []
+        twin._sessions, twin._calls, twin._episode = {}, [], ""
         return twin

@@ -2,8 +2,9 @@
 
 A syntax has special forms for some tools (``Syntax.tools``). Other tools are called in the syntax's
 general form: between tags with the tool's name, in a fenced block that starts with the name, or as
-JSON. In tags and blocks, the call of a tool with one argument holds that argument as text; the call
-of any other tool holds JSON.
+JSON. In tags and blocks, the call of a tool with one argument, or with one required text, holds
+that argument as text; the call of any other tool holds JSON, and so does a call with optional
+arguments.
 """
 
 from __future__ import annotations
@@ -93,9 +94,14 @@ def _rule(syntax: Syntax, tool: Tool) -> str:
     schema = tool.parameters
     properties, required = schema.get("properties", {}), schema.get("required", ())
     kinds = {name: _type(part, schema) for name, part in properties.items()}
-    inside = _only(tool) or json.dumps(kinds, ensure_ascii=False)
+    forms = [only] if (only := _only(tool)) else []
+    if len(properties) > len(forms) or not properties:
+        forms.append(json.dumps(kinds, ensure_ascii=False))
     fenced = syntax.form == "fence"
-    call = f"```{tool.name}\n{inside}\n```" if fenced else f"<{tool.name}> {inside} </{tool.name}>"
+    call = " or ".join(
+        f"```{tool.name}\n{inside}\n```" if fenced else f"<{tool.name}> {inside} </{tool.name}>"
+        for inside in forms
+    )
     meant = [
         f"{name}{'' if name in required else ' (optional)'}: {part['description']}"
         for name, part in properties.items()
@@ -106,9 +112,17 @@ def _rule(syntax: Syntax, tool: Tool) -> str:
 
 
 def _only(tool: Tool) -> str | None:
-    """The name of the tool's only argument, or None if the tool has no or several arguments."""
+    """The name of the argument that a call can hold as it is, or None if there is none.
+
+    This is the tool's only argument, or its only required one if that is a text.
+    """
     properties = tool.parameters.get("properties", {})
-    return next(iter(properties)) if len(properties) == 1 else None
+    if len(properties) == 1:
+        return str(next(iter(properties)))
+    required = tool.parameters.get("required", ())
+    if len(required) != 1 or properties[required[0]].get("type") != "string":
+        return None
+    return str(required[0])
 
 
 def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
@@ -143,10 +157,24 @@ def _reading(find: Parser, tools: Mapping[str, Tool]) -> Parser:
     return parse
 
 
+def _named_arguments(
+    content: str, properties: Mapping[str, Any], only: str
+) -> dict[str, Any] | None:
+    """The arguments that a JSON object names; None if the content is no such object."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(value, dict) and only in value and value.keys() <= properties.keys()
+    return value if known else None
+
+
 def _read(call: Call, tool: Tool) -> Call:
     content, only = str(call.arguments[_CONTENT]), _only(tool)
-    if only is not None and tool.parameters["properties"][only].get("type") == "string":
-        return replace(call, arguments={only: content})
+    properties = tool.parameters.get("properties", {})
+    if only is not None and properties[only].get("type") == "string":
+        given = _named_arguments(content, properties, only) if len(properties) > 1 else None
+        return replace(call, arguments={only: content} if given is None else given)
     try:
         value = json.loads(content or "{}")
     except (ValueError, RecursionError):

@@ -95,7 +95,9 @@ class FunctionTool(Tool):
         if self._wants_context:
             values[_CONTEXT] = context
         try:
-            answer = await self._calls.run(lambda: self._run(values), context.timeout_s)
+            answer, retries = await self._calls.run_counted(
+                lambda: self._run(values), context.timeout_s
+            )
         except BadArguments as error:
             return self._mistake(str(error))
         except ToolFailure:
@@ -107,9 +109,9 @@ class FunctionTool(Tool):
             raise ToolFailure(
                 f"tool {self.name!r} failed: {type(error).__name__}: {error}", retryable=False
             ) from error
-        return self._answered(answer)
+        return self._answered(answer, retries)
 
-    def _answered(self, answer: object) -> ToolResult:
+    def _answered(self, answer: object, retries: int) -> ToolResult:
         result = answer if isinstance(answer, ToolResult) else None
         text = answer if result is None else result.text
         if not isinstance(text, str):
@@ -118,8 +120,10 @@ class FunctionTool(Tool):
                 retryable=False,
             )
         if result is None:
-            return ToolResult(text, data=text, cost=self._cost)
-        return replace(result, cost=result.cost + self._cost) if self._cost else result
+            return ToolResult(text, data=text, cost=self._cost, retries=retries)
+        if not self._cost and not retries:
+            return result
+        return replace(result, cost=result.cost + self._cost, retries=result.retries + retries)
 
     async def _run(self, values: dict[str, Any]) -> Answer:
         if self._blocking:

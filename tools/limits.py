@@ -69,20 +69,27 @@ class LimitedCalls:
         Raises:
             ToolFailure: the last attempt failed, or a time limit was exceeded (retryable).
         """
+        result, _ = await self.run_counted(attempt, deadline_s)
+        return result
+
+    async def run_counted(
+        self, attempt: Callable[[], Awaitable[T]], deadline_s: float | None
+    ) -> tuple[T, int]:
+        """The result of :meth:`run`, and the number of retries."""
         last = ""
         timer = asyncio.timeout(deadline_s)
         try:
             async with timer:
                 for number in range(1, self._limits.retries + 1):
                     try:
-                        return await self._once(attempt)
+                        return await self._once(attempt), number - 1
                     except ToolFailure as failure:
                         if not failure.retryable:
                             raise
                         last = f"; attempt {number}: {failure}"
                     wait_s = min(FIRST_WAIT_S * 2 ** (number - 1), LONGEST_WAIT_S)
                     await asyncio.sleep(wait_s * (1 + self._jitter.random()))
-                return await self._once(attempt)
+                return await self._once(attempt), self._limits.retries
         except TimeoutError as error:
             if deadline_s is None or not timer.expired():
                 raise  # A timeout inside the attempt.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,11 @@ class ToolResult:
     """Description of the model's mistake, or None if the call was valid."""
     cost: float = 0.0
     """Cost of the call in the unit that the tool uses, such as money or credits."""
+    retries: int = 0
+    """Number of further attempts after failures of the tool's infrastructure."""
+    status: str = ""
+    """How the call ended in the tool's own terms, such as "exit 1", "timeout" or "HTTP 503". Empty
+    if the tool has no such terms. The model does not read it."""
 
 
 class Tool(ABC):
@@ -68,6 +73,12 @@ class Tool(ABC):
 
         Raises:
             ToolFailure: the tool failed through no fault of the caller.
+        """
+
+    def join(self, tools: Iterable[Tool]) -> None:  # noqa: B027
+        """Share state with ``tools``, the tools of the same agent that were made before this one.
+
+        Called before ``open``. Most tools share nothing.
         """
 
     async def open(self) -> None:  # noqa: B027

@@ -14,6 +14,7 @@ holds a call in JSON, in the format of Hermes and Qwen, or ends the episode. Lim
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -80,11 +81,13 @@ class TrlEnv(TextEnv[Row, Any]):
         if error is not None:
             return EnvToolCall(call.tool, call.arguments, f"Error: {error}", error)
         context = ToolContext(timeout_s=self.options.step_timeout_s)
+        start = time.perf_counter()
         try:
             result = await tools[call.tool](call.arguments, context)
         except ToolFailure as failure:
             raise EnvFailure(f"{self._name}: {failure}", retryable=failure.retryable) from failure
-        return EnvToolCall(call.tool, call.arguments, result.text, result.error)
+        seconds = time.perf_counter() - start
+        return EnvToolCall.of(call.tool, call.arguments, result, seconds)
 
     async def _reward(self) -> dict[str, float]:
         reward = self.state.get_reward()

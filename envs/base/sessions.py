@@ -12,18 +12,24 @@ from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
 _numbers = itertools.count()
 
 
+def new_name() -> str:
+    """A name for an episode, under which its tools keep their state."""
+    return f"episode-{next(_numbers)}"
+
+
 class ToolSession:
     """One episode's session with one tool.
 
     Args:
         tool: a tool that many episodes share.
         timeout_s: seconds that one call may take.
+        name: the episode's name. All tools of an episode receive the same one.
     """
 
-    def __init__(self, tool: Tool, timeout_s: float) -> None:
+    def __init__(self, tool: Tool, timeout_s: float, name: str) -> None:
         self._tool = tool
         self._timeout_s = timeout_s
-        self._name = f"episode-{next(_numbers)}"
+        self._name = name
 
     async def call(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Call the tool.
@@ -45,18 +51,19 @@ class ToolSession:
             ) from error
         return result
 
-    async def fork(self, tool: Tool) -> ToolSession:
+    async def fork(self, tool: Tool, name: str) -> ToolSession:
         """A copy of the session for a forked episode.
 
         Args:
             tool: the same tool, wrapped so that calls enter the fork's own record.
+            name: the forked episode's name.
 
         Raises:
             EnvFailure: the tool could not copy its state.
         """
-        twin = ToolSession(tool, self._timeout_s)
+        twin = ToolSession(tool, self._timeout_s, name)
         try:
-            await self._tool.fork(self._name, twin._name)
+            await self._tool.fork(self._name, name)
         except ToolFailure as error:
             raise EnvFailure(str(error), retryable=error.retryable) from error
         return twin

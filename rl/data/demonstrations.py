@@ -93,6 +93,7 @@ async def _episode(
         ) from error
     spoken: dict[str, list[Exchange]] = {}
     rules: dict[str, str | None] = {}
+    tools: dict[str, tuple[Mapping[str, Any], ...]] = {}
     # The last action needs no step: the demonstrator would not read the result.
     for turn in range(options.max_turns):
         action = demonstrator(without_budget(observation))
@@ -101,6 +102,7 @@ async def _episode(
         continues = bool(said) and env.continues
         said.append(Exchange(observation, action, not halted, continues, prefill=env.prefill))
         rules.setdefault(env.role, env.system_prompt)
+        tools.setdefault(env.role, tuple(env.tool_schemas))
         if turn + 1 < options.max_turns:
             result = await env.astep(action)
             if result.terminated or result.truncated:
@@ -108,6 +110,6 @@ async def _episode(
             observation = result.observation
     await env.aclose()
     return [
-        Conversation(tuple(exchanges), rules[role], tools=env.tool_schemas)
+        Conversation(tuple(exchanges), rules[role], tools=tools[role])
         for role, exchanges in spoken.items()
     ]

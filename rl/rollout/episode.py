@@ -31,6 +31,8 @@ from tools.owner import acting_for
 logger = logging.getLogger(__name__)
 LARGEST_NUMBER = 1e15
 """Largest magnitude of a reward or score. Squares of returns must fit into 32-bit floats."""
+_LONGEST_STATUS = 80
+"""Maximum number of characters of a tool call's status."""
 _SHORTEST_CHECK_S = 0.05
 _NAMES = {
     GENERATE: "the policy",
@@ -385,6 +387,9 @@ def _tool_call(call: EnvToolCall) -> EnvToolCall:
     """The call in the form of the record, which must be valid JSON."""
     if not isinstance(call, EnvToolCall):
         raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
-    made = EnvToolCall(call.name, dict(call.arguments), call.text, call.error, call.cost)
+    seconds = None if call.seconds is None else float(call.seconds)
+    retries = min(int(call.retries), int(LARGEST_NUMBER))
+    values = (call.name, dict(call.arguments), call.text, call.error, call.cost)
+    made = EnvToolCall(*values, seconds, retries, str(call.status)[:_LONGEST_STATUS])
     json.dumps(asdict(made))
     return made

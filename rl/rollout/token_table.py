@@ -4,6 +4,9 @@ The table has the tokens of all segments in order, with a column for each of
 :data:`agents.segment.COLUMNS`. A token's sampling support is the list of token ids from which it
 was sampled. If segments record supports, two more columns hold them: the number of ids in each
 support, and the ids of all supports in order.
+
+A second table has a row for each tool call: the number of the call's episode, and the values of
+:data:`rl.rollout.trajectory.MEASURES`.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.segment import COLUMNS, Segment
-from rl.rollout.trajectory import Trajectory
+from rl.rollout.trajectory import MEASURES, Trajectory
 
 Table = dict[str, NDArray[Any]]
 SIZES, IDS = "support_sizes", "support_ids"
+EPISODE = "episode"
 
 
 def to_table(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], Table]:
@@ -64,6 +68,54 @@ def from_table(records: Sequence[Mapping[str, Any]], table: Table) -> list[Traje
             segments.append(own | columns)
         trajectories.append(Trajectory.from_json({**record, "segments": segments}))
     return trajectories
+
+
+def to_calls(trajectories: Sequence[Trajectory]) -> Table:
+    """The table of the tool calls of ``trajectories``. Empty if no call was measured."""
+    rows = [(line, call) for line, t in enumerate(trajectories) for call in t.tool_calls]
+    if not any(c.seconds is not None or c.retries or c.status for _, c in rows):
+        return {}
+    seconds = [np.nan if call.seconds is None else call.seconds for _, call in rows]
+    return {
+        EPISODE: np.asarray([line for line, _ in rows], np.int64),
+        "seconds": np.asarray(seconds, np.float64),
+        "retries": np.asarray([call.retries for _, call in rows], np.int64),
+        "status": np.asarray([call.status for _, call in rows], np.str_),
+    }
+
+
+def check_calls(table: Table) -> None:
+    """Check that a table of tool calls has all columns, and the same number of rows in each.
+
+    Raises:
+        ValueError: a column is missing, or has another length or type.
+    """
+    kinds = {name: column.dtype.kind for name, column in table.items()}
+    if kinds != {EPISODE: "i", "seconds": "f", "retries": "i", "status": "U"}:
+        raise ValueError(f"its columns have the types {kinds}")
+    if len({column.shape for column in table.values()}) > 1 or table[EPISODE].ndim != 1:
+        raise ValueError("its columns have different lengths")
+
+
+def add_calls(records: Sequence[Mapping[str, Any]], table: Table) -> None:
+    """Add the rows of a table of tool calls to the calls of the records, which are episodes.
+
+    Raises:
+        ValueError: an episode has more or fewer calls than the table.
+    """
+    if not table:
+        return
+    counts = np.bincount(table[EPISODE], minlength=len(records)).tolist()
+    rows = iter(list(zip(*(table[name].tolist() for name in MEASURES), strict=True)))
+    for line, (record, count) in enumerate(zip(records, counts, strict=True)):
+        calls = [call for turn in record["turns"] for call in turn["tool_calls"]]
+        if len(calls) != count:
+            raise ValueError(f"episode {line} has {len(calls)} tool calls, {count} were measured")
+        for call in calls:
+            measures = dict(zip(MEASURES, next(rows), strict=True))
+            if np.isnan(measures["seconds"]):
+                measures["seconds"] = None
+            call.update(measures)
 
 
 def _check(segments: Sequence[Mapping[str, Any]], table: Table) -> None:

@@ -17,6 +17,9 @@ from envs.record import EpisodeId, RecordedCall, RecordedTool
 
 EQUAL = 1e-9
 """Returns count as equal if they differ by at most this share of the largest reward."""
+MEASURES = ("seconds", "retries", "status")
+"""What a run measures of each tool call. A file of its own holds these values, because earlier
+versions read no lines with unknown fields (:mod:`rl.rollout.trajectory_files`)."""
 
 __all__ = [
     "NOT_SAMPLED",
@@ -250,8 +253,15 @@ class Trajectory:
             "a fork's prefix is not its parent's"
         )
 
+    @property
+    def tool_calls(self) -> list[EnvToolCall]:
+        """The agent's calls of all turns, in order."""
+        return [call for turn in self.turns for call in turn.tool_calls]
+
     def to_json(self, *, tokens: bool = True) -> dict[str, Any]:
         """The trajectory as plain data, which fits into one line of JSON.
+
+        The measures of tool calls are not part of it.
 
         Args:
             tokens: False leaves out the segments (``rl.rollout.token_table`` has their tokens).
@@ -259,6 +269,9 @@ class Trajectory:
         record = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "advantages"}
         record["segments"] = [segment.to_json() for segment in self.segments] if tokens else []
         record["turns"] = [asdict(turn) for turn in self.turns]
+        for call in (call for turn in record["turns"] for call in turn["tool_calls"]):
+            for name in MEASURES:
+                del call[name]
         record["calls"] = [asdict(call) for call in self.calls]
         record["tools"] = {name: asdict(tool) for name, tool in self.tools.items()}
         record["continuations"] = asdict(self.continuations)

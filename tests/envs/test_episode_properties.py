@@ -28,6 +28,8 @@ ENVIRONMENTS = [
     ("reference-qa", {"reward": "soft", "sentences": 5}),
     ("search-qa", {}),
     ("search-qa", {"hops": "2", "reward": "paper"}),
+    ("support", {"level": 2, "requests": "all"}),
+    ("support", {"level": 3, "requests": "all", "max_turns": 24}),
     ("sudoku", {}),
     ("sudoku", {"size": 9, "holes": 30, "max_turns": 3}),
     ("math", {}),

@@ -30,6 +30,7 @@ PLAYED = [
     ("math", {"tools": "calculator", "max_turns": 6, "level": 2}),
     ("mastermind", {"information_reward": 0.5}),
     ("knights-knaves", {}),
+    ("swe-mini", {"files": 1, "tools": "read, fix"}),
 ]
 
 

@@ -89,6 +89,32 @@ def test_several_arguments_are_json_or_a_mistake(inside):
     assert call.end == len(f"<convert>{inside}</convert>")
 
 
+@pytest.mark.parametrize(
+    ("inside", "arguments"),
+    [
+        ("ls -l", {"command": "ls -l"}),
+        ('{"command": "ls", "timeout": 5}', {"command": "ls", "timeout": 5}),
+        ('{"timeout": 5}', {"command": '{"timeout": 5}'}),
+        ('{"command": "ls", "x": 1}', {"command": '{"command": "ls", "x": 1}'}),
+    ],
+)
+def test_one_required_text_may_stand_alone(inside, arguments):
+    @tools.tool
+    def shell(command: str, timeout: int = 1) -> str:
+        """Run.
+
+        Args:
+            command: What.
+            timeout: How long.
+        """
+        return command
+
+    call = with_tools(TAGS, {"shell": shell}).parse(f"<shell> {inside} </shell>")
+    assert call is not None and (call.arguments, call.error) == (arguments, None)
+    rules = tool_rules(TAGS, {"shell": shell})
+    assert '<shell> command </shell> or <shell> {"command": "string", "timeout"' in rules
+
+
 def test_the_syntaxes_own_calls_are_as_they_were():
     syntax = with_tools(RE_SEARCH, ALL)
     for text in ("<search> a </search> <echo> b </echo>", "</search>", "<search>", "plain"):

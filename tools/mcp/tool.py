@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -80,7 +81,8 @@ class McpTool(Tool):
         if wrong is not None:
             return ToolResult(f"Error: {self.name}: {wrong}", error=wrong)
         call = partial(self._server.call, self.name, arguments, context.session)
-        return result_of(await self._calls.run(call, context.timeout_s))
+        answer, retries = await self._calls.run_counted(call, context.timeout_s)
+        return replace(result_of(answer), retries=retries)
 
     async def open(self) -> None:
         """Connect, if the tool owns the server.

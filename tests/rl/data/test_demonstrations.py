@@ -8,6 +8,7 @@ import rl.eval
 import rl.sft
 import rl.train
 from envs.env import EnvOptions
+from envs.support.env import SupportOptions
 from rl.data.demonstrations import NoDemonstrations, demonstrate
 
 
@@ -24,6 +25,19 @@ async def test_demonstrations_depend_on_their_seed_alone():
     assert [c.exchanges[0].observation for c in first[:4]] == ["0", "1", "2", "0"]
     said = [e.action == e.observation for c in first for e in c.exchanges]
     assert 0.3 < sum(said) / len(said) < 0.9, "its author is right three times in five"
+
+
+async def test_each_role_has_its_own_tools():
+    options = SupportOptions(customer="role", syntax="chat")
+    agent, customer = await demonstrate("support-v0", options, {}, [0], 0)
+    assert agent.system.startswith("You are the support")
+    assert [tool["function"]["name"] for tool in agent.tools] == [
+        "get_order",
+        "cancel_order",
+        "refuse",
+    ]
+    assert customer.system.startswith("You are ")
+    assert customer.tools == ()
 
 
 async def test_an_environment_without_a_demonstrator_names_the_alternatives(chatter):

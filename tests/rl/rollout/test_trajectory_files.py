@@ -14,6 +14,7 @@ import torch
 import rl.rollout.trajectory_files
 from agents.completion import Completion, FinishReason
 from agents.segment import COLUMNS, Segment
+from envs.episode import EnvToolCall
 from envs.record import RecordedCall
 from rl.errors import UsageError
 from rl.rollout.async_rollouts import GroupStream, Slot, Snapshot
@@ -23,6 +24,7 @@ from rl.rollout.trajectory_files import (
     learner_path,
     read_learner_columns,
     read_trajectories,
+    remove_trajectories,
     tokens_path,
     write_learner_columns,
     write_trajectories,
@@ -171,24 +173,91 @@ def test_a_write_that_fails_leaves_the_former_files(path, fails, monkeypatch):
     assert not list(path.parent.glob(".*")), "no partial file stays"
 
 
-def test_lines_beside_the_tokens_of_another_write_are_one_line(path, monkeypatch):
+def test_lines_beside_the_tokens_of_another_write_are_one_line(path):
     write_trajectories(path, [TrajectoryGroup([episode()])])
-    replace = Path.replace
-
-    def killed(partial, target):
-        if target == path:
-            raise KeyboardInterrupt
-        return replace(partial, target)
-
-    monkeypatch.setattr(Path, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        write_trajectories(path, [TrajectoryGroup([episode(logprob=-0.25)])])
+    write_trajectories(path.with_name("b.jsonl.gz"), [])
+    _swap(path)
     with pytest.raises(UsageError) as raised:
         read_trajectories(path)
     assert str(raised.value) == (
-        f"{path} does not belong to the tokens in step-000001.npz: a write was cut off between the "
-        "two files; remove both, and repeat the command that wrote them"
+        f"{path} does not belong to the tokens in step-000001.npz, which are of another write: "
+        "copy both files again from where they were written, or remove both and repeat the "
+        "command that wrote them"
     )
+
+
+def measured(logprob, *seconds):
+    """An episode with a call of each duration."""
+    played = episode(logprob=logprob)
+    played.turns[0].tool_calls = [EnvToolCall("search", {}, "x", seconds=s) for s in seconds]
+    return played
+
+
+FORMER = [[measured(-0.5, 1.0)], [measured(-0.5)]]
+EXTENDED = [measured(-0.5, 1.0), measured(-0.25, 2.0, 3.0)]
+"""The earlier episodes with calls or without, and those with which a folder is extended."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize(
+    ("former", "extended"),
+    [
+        (FORMER[0], EXTENDED),
+        (FORMER[1], EXTENDED),
+        (FORMER[0], [measured(-0.25), measured(-0.125)]),
+        # An endpoint's episodes have no tokens, and only the lines and the calls differ.
+        ([Trajectory("e", {}, 0, 0, 0, turns=FORMER[0][0].turns)],
+         [Trajectory("e", {}, 0, 0, n, turns=t.turns) for n, t in enumerate(EXTENDED)]),
+    ],
+)  # fmt: skip
+def test_a_write_that_ends_at_any_time_leaves_episodes_that_can_be_read(
+    path, former, extended, error, monkeypatch
+):
+    calls = {name: getattr(Path, name) for name in ("open", "replace", "unlink")}
+    left = [0]
+
+    def counted(name):
+        def call(file, *args, **kwargs):
+            # Reading changes nothing.
+            if name != "open" or args[:1] == ("wb",):
+                left[0] -= 1
+                if left[0] == -1:
+                    raise error
+            return calls[name](file, *args, **kwargs)
+
+        return call
+
+    def write(groups, until):
+        left[0] = until
+        with monkeypatch.context() as patched:
+            for name in calls:
+                patched.setattr(Path, name, counted(name))
+            try:
+                write_trajectories(path, [TrajectoryGroup(groups)])
+            except error:
+                return False
+        return True
+
+    def shown(trajectories):
+        return [[c.seconds for c in t.tool_calls] for t in trajectories], trajectories
+
+    seen = []
+    for first in range(20):
+        remove_trajectories(path)
+        assert not list(path.parent.iterdir())
+        write_trajectories(path, [TrajectoryGroup(former)])
+        if write(extended, first):
+            break
+        seen.append(shown(read_trajectories(path)))
+        assert seen[-1] in (shown(former), shown(extended)), first
+        # The next write may be cut off as well.
+        for second in range(20):
+            if write(former, second):
+                break
+            assert shown(read_trajectories(path)) in (shown(former), shown(extended)), second
+        assert shown(read_trajectories(path)) == shown(former)
+        assert not list(path.parent.glob(".*"))
+    assert shown(extended) in seen and shown(former) in seen
 
 
 def test_a_file_without_lines_has_no_episodes(path):
