@@ -69,6 +69,7 @@ __all__ = [
 
 register("code-sandbox-v0", "envs.code.env:CodeSandboxEnv")
 register("countdown-v0", "envs.logic.countdown.env:CountdownEnv")
+register("harbor-v0", "envs.harbor.env:HarborEnv")
 register("knights-knaves-v0", "envs.logic.knights.env:KnightsKnavesEnv")
 register("mastermind-v0", "envs.logic.mastermind.env:MastermindEnv")
 register("math-v0", "envs.math.env:MathEnv")
@@ -76,6 +77,8 @@ register("mix-v0", "envs.mixture.env:MixEnv")
 register("reference-qa-v0", "envs.reference.env:ReferenceQAEnv")
 register("search-qa-v0", "envs.search.env:SearchQAEnv")
 register("sudoku-v0", "envs.logic.sudoku.env:SudokuEnv")
+register("support-v0", "envs.support.env:SupportEnv")
+register("swe-mini-v0", "envs.software.env:SweMiniEnv")
 for _task in TASKS:
     register(f"reasoning-gym/{_task}-v0", f"envs.adapters.reasoning_gym:{_task}")
 register_plugins_with_gymnasium()

@@ -1,6 +1,7 @@
 """Play one episode of each built-in environment with its gold policy, through Gymnasium's face.
 
-Ids with a slash, as in ``reasoning-gym/gcd-v0``, are other libraries' tasks.
+Ids with a slash, as in ``reasoning-gym/gcd-v0``, are other libraries' tasks. ``harbor-v0`` plays
+task folders of your own.
 
 Run with: python examples/01_play_an_environment.py
 
@@ -22,7 +23,9 @@ import envs
 
 
 def main() -> None:
-    for name in (name for name in envs.ids() if "/" not in name):
+    for name in envs.ids():
+        if "/" in name or name == "harbor-v0":
+            continue
         env = envs.make(name)
         observation, _ = env.reset(seed=0)
         policy = env.gold_policy()

@@ -1,0 +1,1 @@
+"""``harbor-v0``: folders of tasks in Harbor's format, in Docker containers."""

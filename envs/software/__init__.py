@@ -1,0 +1,1 @@
+"""``swe-mini-v0``: repositories with a fault to find and mend."""

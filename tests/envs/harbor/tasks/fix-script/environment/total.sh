@@ -1,0 +1,4 @@
+#!/bin/bash
+total=1
+for number in "$@"; do total=$((total * number)); done
+echo "$total"

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -eu
+echo "hello from $(cat name.txt)" > greeting.txt
