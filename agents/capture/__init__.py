@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint that records sampled tokens, for agents written with any SDK."""
+"""An endpoint with OpenAI's and Anthropic's APIs that records sampled tokens of any agent."""
 
 from agents.capture.episode import CapturedEpisode, CaptureLimits
 from agents.capture.record import Capture, CapturedCall, CapturedTurn

@@ -1,29 +1,26 @@
-"""One episode of an agent that uses OpenAI's API: its requests, conversations and reward."""
+"""One episode of an agent that uses a vendor's API: its requests, conversations and reward."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from agents.capture.errors import ApiError
+from agents.capture.errors import ApiError, warn_once
 from agents.capture.history import Cut, History
 from agents.capture.messages import Message, answer_fields, key_of
 from agents.capture.record import Capture, CapturedCall, CapturedTurn, in_order
 from agents.capture.request import ChatRequest
-from agents.capture.tool_calls import Said, read_calls
+from agents.capture.tool_calls import Said, read_calls, split_reasoning
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import Policy, PolicyFailure
 from agents.renderer import Renderer
 from agents.segment import Segment
 
-logger = logging.getLogger(__name__)
 LARGEST_NUMBER = 1e15
 """Maximum magnitude of a reward or score, so that squares of returns fit into 32-bit floats."""
 
@@ -55,7 +52,7 @@ class CaptureLimits:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request."""
+    """An answer to a request."""
 
     turn: int
     """Number of the answer in the episode. It is part of the answer's id."""
@@ -63,6 +60,10 @@ class Answer:
     calls: list[CapturedCall]
     completion: Completion
     num_prompt_tokens: int
+    reasoning: str = ""
+    """The reasoning, if the request splits it from the content."""
+    stop: str | None = None
+    """The request's stop string that ended the answer, or None."""
 
     @property
     def finish_reason(self) -> str:
@@ -71,6 +72,22 @@ class Answer:
             return "tool_calls"
         cut = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
         return "length" if self.completion.finish_reason in cut else "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """What the policy reads for a request."""
+
+    cut: Cut | None
+    """The position from which the request continues, or None if it begins a conversation."""
+    keys: list[str]
+    """Keys of the request's messages."""
+    tools: str
+    """The tools that the model sees, as one text."""
+    context: list[int]
+    """The tokens that the request adds."""
+    token_ids: list[int]
+    """The tokens of the conversation and of ``context``."""
 
 
 class CapturedEpisode:
@@ -128,37 +145,40 @@ class CapturedEpisode:
         """
         self._check_open()
         self._system = self._system or _system_of(request.messages)
-        keys = [message.key for message in request.messages]
-        tools = _as_text(request.tools) if self.renderer.takes_tools else ""
-        cut = self._history.find(keys, tools)
-        context = self._context(request, cut)
-        prompt = [*(self._history.tokens(cut) if cut is not None else ()), *context]
-        sampling = self._sampling(request, len(prompt), prompt)
+        prompt = self._prompt(request)
+        sampling = self._sampling(request, prompt.token_ids)
         asked_at = asyncio.get_running_loop().time()
-        completion = await self._sample(prompt, sampling)
+        completion = await self._sample(prompt.token_ids, sampling)
         # During sampling the agent may have posted the reward, or the episode may have timed out.
         self._check_open()
         self.limit = None
-        said, text = self._read(request, completion)
-        turn = len(self._turns)
-        calls = [
-            CapturedCall(f"c{turn:05d}{index:03d}", name, arguments)
-            for index, (name, arguments) in enumerate(said.calls)
-        ]
+        answer, text = self._read(request, completion, len(prompt.token_ids))
+        cut = prompt.cut
         self._record_results(request, cut)
+        fields = answer_fields(answer.content, [_as_field(call) for call in answer.calls])
         index = self._history.grow(
             cut,
-            [*keys, key_of(answer_fields(said.content, [_as_field(call) for call in calls]))],
-            tools,
-            context,
+            [*prompt.keys, key_of(fields)],
+            prompt.tools,
+            prompt.context,
             completion,
-            turn,
+            answer.turn,
             ended=completion.finish_reason is FinishReason.STOP_TOKEN,
         )
         read = "\n".join(m.content for m in request.messages[cut.num_messages if cut else 0 :])
         now = asyncio.get_running_loop().time()
-        self._turns.append(CapturedTurn(index, read, text, completion, calls, asked_at, now))
-        return Answer(turn, said.content, calls, completion, len(prompt))
+        turn = CapturedTurn(index, read, text, completion, answer.calls, asked_at, now)
+        self._turns.append(turn)
+        return answer
+
+    def count_tokens(self, request: ChatRequest) -> int:
+        """The number of tokens that the policy would read for a request. Records nothing.
+
+        Raises:
+            ApiError: the episode is over, or the chat template rejects the messages.
+        """
+        self._check_open()
+        return len(self._prompt(request).token_ids)
 
     def settle(self, rewards: Mapping[str, float], scores: Mapping[str, float]) -> None:
         """Set the episode's reward, which ends the episode.
@@ -192,11 +212,20 @@ class CapturedEpisode:
         if self.failure is not None:
             raise self._failed(self.failure)
 
+    def _prompt(self, request: ChatRequest) -> _Prompt:
+        """Find the request's place in the history, and render its new messages."""
+        keys = [message.key for message in request.messages]
+        tools = _as_text(request.tools) if self.renderer.takes_tools else ""
+        cut = self._history.find(keys, tools)
+        context = self._context(request, cut)
+        before = self._history.tokens(cut) if cut is not None else []
+        return _Prompt(cut, keys, tools, context, [*before, *context])
+
     def _context(self, request: ChatRequest, cut: Cut | None) -> list[int]:
         """The tokens that a request adds to the conversation that it continues."""
         takes_tools = self.renderer.takes_tools
         if request.tools and not takes_tools:
-            _warn_once(
+            warn_once(
                 "the chat template has no tools: the model does not see the tools of requests"
             )
         new = request.messages[cut.num_messages if cut is not None else 0 :]
@@ -217,12 +246,12 @@ class CapturedEpisode:
     def _warn_of_edits(self, keys: list[str]) -> None:
         place = self._history.edited(keys)
         if place is not None:
-            _warn_once(
+            warn_once(
                 f"an agent sent messages[{place}], an answer of the model, back with other words "
                 "(stripped, perhaps): what follows is read and trained as another conversation"
             )
 
-    def _sampling(self, request: ChatRequest, length: int, prompt: list[int]) -> SamplingParams:
+    def _sampling(self, request: ChatRequest, prompt: list[int]) -> SamplingParams:
         """Sampling parameters of the answer.
 
         Raises:
@@ -233,11 +262,11 @@ class CapturedEpisode:
         differing = {k: v for k, v in asked.items() if k in decided and v != decided[k]}
         if differing:
             given = ", ".join(f"{name}={value}" for name, value in differing.items())
-            _warn_once(
+            warn_once(
                 f"an agent asks for {given}: it is sampled at temperature={own.temperature:g}, "
                 f"top_p={own.top_p:g}, top_k={own.top_k} all the same, as the run says"
             )
-        room = limits.context_length - length
+        room = limits.context_length - len(prompt)
         if room < 1:
             self._refuse(Limit.CONTEXT_FULL, prompt)
         if limits.max_turns and len(self._turns) >= limits.max_turns:
@@ -313,15 +342,27 @@ class CapturedEpisode:
     def _failed(failure: PolicyFailure) -> ApiError:
         return ApiError(503, f"the policy failed: {failure}", "server_error", code="policy_failure")
 
-    def _read(self, request: ChatRequest, completion: Completion) -> tuple[Said, str]:
+    def _read(
+        self, request: ChatRequest, completion: Completion, num_prompt_tokens: int
+    ) -> tuple[Answer, str]:
         """The answer for the agent, and the whole sampled text."""
         stop = (*self.sampling.stop, *request.stop)
         text = self.renderer.text(completion.token_ids, stop)
         # As with OpenAI, the stop string is not part of the answer.
-        end = next((s for s in request.stop if text.endswith(s)), "")
-        halted = end and completion.finish_reason is FinishReason.STOP_STRING
-        answer = text.removesuffix(end) if halted else text
-        return (read_calls(answer, request.tools) if request.calls else Said(answer, ())), text
+        end = next((s for s in request.stop if text.endswith(s)), None)
+        if completion.finish_reason is not FinishReason.STOP_STRING:
+            end = None
+        content, reasoning = text.removesuffix(end or ""), ""
+        if request.splits_reasoning:
+            reasoning, content = split_reasoning(content, self.renderer.opening)
+        said = read_calls(content, request.tools) if request.calls else Said(content, ())
+        turn, delivered = len(self._turns), said.calls[: 1 if request.one_call else None]
+        calls = [
+            CapturedCall(f"c{turn:05d}{index:03d}", name, arguments)
+            for index, (name, arguments) in enumerate(delivered)
+        ]
+        answer = Answer(turn, said.content, calls, completion, num_prompt_tokens, reasoning, end)
+        return answer, text
 
     def _record_results(self, request: ChatRequest, cut: Cut | None) -> None:
         """Record the tool results for the calls of the answer that a request continues."""
@@ -334,12 +375,6 @@ class CapturedEpisode:
         }
         for call in self._turns[cut.turn].calls:
             call.result = results.get(call.id, call.result)
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    """Log a warning only once, even if many episodes cause it."""
-    logger.warning("%s", text)
 
 
 def _system_of(messages: tuple[Message, ...]) -> str | None:

@@ -1,10 +1,14 @@
-"""Errors in the format of OpenAI's API: a status, and a body that every SDK can read."""
+"""Errors for agents, in the format of OpenAI's API, and warnings for the user."""
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -37,3 +41,9 @@ class ApiError(Exception):
 def bad_request(param: str, problem: str, code: str | None = None) -> ApiError:
     """The error for a wrong field of a request."""
     return ApiError(400, f"{param}: {problem}", param=param, code=code)
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Log a warning only once, even if many episodes cause it."""
+    logger.warning("%s", text)

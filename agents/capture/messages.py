@@ -73,6 +73,11 @@ def read_message(raw: object, index: int) -> Message:
     if given:
         name = sorted(given)[0]
         raise bad_request(f"{where}.{name}", "is not supported: leave it out")
+    return message_of(fields)
+
+
+def message_of(fields: Mapping[str, Any]) -> Message:
+    """The message with these fields, which are already in the form of :class:`Message`."""
     return Message(key_of(fields), fields)
 
 
@@ -124,13 +129,18 @@ def _call(raw: object, where: str) -> dict[str, Any]:
             raise TypeError
     except (LookupError, TypeError, AttributeError):
         raise _no_call(where) from None
+    return call_field(str(raw.get("id", "")), name, arguments)
+
+
+def call_field(call_id: str, name: str, arguments: object) -> dict[str, Any]:
+    """A tool call of an assistant's message. Arguments that are JSON as text become an object."""
     try:
         given = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         # From another model, or edited: a template writes them unchanged.
         given = arguments
     function = {"name": name, "arguments": given}
-    return {"id": str(raw.get("id", "")), "type": "function", "function": function}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def _no_call(where: str) -> ApiError:

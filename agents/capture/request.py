@@ -1,4 +1,4 @@
-"""Reads chat completion requests: supported, rejected and overridden fields."""
+"""The request that every API becomes, and the reader of chat completions."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ _NO_EFFECT = (
 _OVERRULED = ("temperature", "top_p", "top_k", "seed")
 """Fields that the run overrides, because training needs tokens sampled with the run's settings."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logprobs": (False,),
     "top_logprobs": (0,),
     "logit_bias": ({},),
-    "parallel_tool_calls": (True,),
     "tool_choice": ("auto", "none"),
     "response_format": ({"type": "text"},),
 }
 """Fields that are accepted only with their default values. The values here are the defaults."""
 _MAX_STOPS = 16
+_MAX_ANSWERS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A checked request."""
+    """A checked request of any API: chat completions, Anthropic's messages, OpenAI's responses."""
 
     model: str
     """Name that the agent uses for the model. The answer has the same name."""
@@ -41,6 +40,12 @@ class ChatRequest:
     tools: tuple[Mapping[str, Any], ...] = ()
     calls: bool = False
     """Whether calls in the answer are returned as tool calls."""
+    one_call: bool = False
+    """Whether the agent gets only the first call of an answer."""
+    splits_reasoning: bool = False
+    """Whether the agent gets the reasoning (``<think>``) apart from the answer."""
+    n: int = 1
+    """Number of answers."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stream: bool = False
@@ -56,9 +61,7 @@ def read_request(body: object) -> ChatRequest:
     Raises:
         ApiError: a field is missing, wrong, or not supported; the error names the field.
     """
-    if not isinstance(body, dict):
-        raise ApiError(400, "the body must be a JSON object")
-    given = {name: value for name, value in body.items() if value is not None}
+    given = fields_of(body)
     for name in _NO_EFFECT:
         given.pop(name, None)
     overruled = {name: given.pop(name) for name in _OVERRULED if name in given}
@@ -67,9 +70,13 @@ def read_request(body: object) -> ChatRequest:
         raise bad_request("messages", "must be a list of at least one message")
     tools = _tools(given.pop("tools", []))
     options = given.pop("stream_options", {})
-    stream = _typed(given, "stream", bool, "true or false") or False
-    limits = [_count(given, name) for name in ("max_tokens", "max_completion_tokens")]
-    model, stop = str(given.pop("model", "policy")), _stop(given.pop("stop", ()))
+    stream = typed(given, "stream", bool, "true or false") or False
+    parallel = typed(given, "parallel_tool_calls", bool, "true or false")
+    n = count_of(given, "n") or 1
+    if n > _MAX_ANSWERS:
+        raise bad_request("n", f"({n}) must be at most {_MAX_ANSWERS}")
+    limits = [count_of(given, name) for name in ("max_tokens", "max_completion_tokens")]
+    model, stop = str(given.pop("model", "policy")), stop_texts("stop", given.pop("stop", ()))
     choice = given.get("tool_choice", "auto")
     _refuse(given)
     return ChatRequest(
@@ -77,6 +84,8 @@ def read_request(body: object) -> ChatRequest:
         messages=tuple(read_message(message, index) for index, message in enumerate(raw)),
         tools=tools,
         calls=bool(tools) and choice != "none",
+        one_call=parallel is False,
+        n=n,
         max_tokens=min((limit for limit in limits if limit is not None), default=None),
         stop=stop,
         stream=stream,
@@ -97,26 +106,40 @@ def _refuse(left: Mapping[str, Any]) -> None:
             )
 
 
-def _typed(given: dict[str, Any], name: str, kind: type, expected: str) -> Any:
+def fields_of(body: object) -> dict[str, Any]:
+    """The fields of a request's body that are not null."""
+    if not isinstance(body, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def typed(given: dict[str, Any], name: str, kind: type, expected: str) -> Any:
+    """Remove a field and return its value, or None if it is missing.
+
+    Raises:
+        ApiError: the value is not of this type.
+    """
     value = given.pop(name, None)
     if value is not None and type(value) is not kind:
         raise bad_request(name, f"({value!r}) must be {expected}")
     return value
 
 
-def _count(given: dict[str, Any], name: str) -> int | None:
-    value: int | None = _typed(given, name, int, "a whole number")
+def count_of(given: dict[str, Any], name: str) -> int | None:
+    """Remove a field with a number of at least 1 and return its value, or None if it is missing."""
+    value: int | None = typed(given, name, int, "a whole number")
     if value is not None and value < 1:
         raise bad_request(name, f"({value}) must be at least 1")
     return value
 
 
-def _stop(raw: object) -> tuple[str, ...]:
+def stop_texts(name: str, raw: object) -> tuple[str, ...]:
+    """The stop strings of the field ``name``."""
     stops = [raw] if isinstance(raw, str) else raw
     if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
-        raise bad_request("stop", "must be a text that is not empty, or a list of such texts")
+        raise bad_request(name, "must be a text that is not empty, or a list of such texts")
     if len(stops) > _MAX_STOPS:
-        raise bad_request("stop", f"must hold at most {_MAX_STOPS} texts")
+        raise bad_request(name, f"must hold at most {_MAX_STOPS} texts")
     return tuple(stops)
 
 

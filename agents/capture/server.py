@@ -2,8 +2,9 @@
 
 The URL ``http://127.0.0.1:PORT/e/TOKEN/v1`` identifies the episode, because every SDK accepts a
 base URL, while keys and headers differ between SDKs. The token cannot be guessed, so a program
-reaches only its own episode. Besides OpenAI's ``chat/completions`` and ``models``, there is
-``reward``, which ends the episode::
+reaches only its own episode. There are OpenAI's ``chat/completions``, ``responses`` and ``models``,
+and Anthropic's ``messages``, whose SDKs take the base URL without ``/v1``. ``reward`` ends the
+episode::
 
     POST {base_url}/reward   {"reward": 1.0}
     POST {base_url}/reward   {"reward": {"right": 1.0, "format": 0.1}, "scores": {"f1": 0.8}}
@@ -15,15 +16,25 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from aiohttp import web
 
-from agents.capture.episode import CapturedEpisode
+from agents.capture.anthropic_messages import (
+    error_body,
+    message_body,
+    message_events,
+    read_messages_request,
+)
+from agents.capture.episode import Answer, CapturedEpisode
 from agents.capture.errors import ApiError, bad_request
 from agents.capture.record import Capture
-from agents.capture.request import read_request
+from agents.capture.request import ChatRequest, read_request
+from agents.capture.responses_request import ResponseStore, read_responses_request
+from agents.capture.responses_wire import failed_events, response_body, response_events
 from agents.capture.wire import chunks, completion_body
 
 logger = logging.getLogger(__name__)
@@ -40,6 +51,26 @@ MODEL = "policy"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@dataclass
+class _Served:
+    """An episode, and the requests to it."""
+
+    episode: CapturedEpisode
+    running: set[asyncio.Task[Any]] = field(default_factory=set)
+    stored: ResponseStore = field(default_factory=ResponseStore)
+
+    @asynccontextmanager
+    async def request(self) -> AsyncIterator[CapturedEpisode]:
+        """Closing the episode cancels the task while the context lasts."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.running.add(task)
+        try:
+            yield self.episode
+        finally:
+            self.running.discard(task)
+
+
 class CaptureServer:
     """Serves episodes to agents on this machine. An asynchronous context manager.
 
@@ -49,8 +80,7 @@ class CaptureServer:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._host, self._port = host, port
-        self._episodes: dict[str, CapturedEpisode] = {}
-        self._running: dict[str, set[asyncio.Task[Any]]] = {}
+        self._served: dict[str, _Served] = {}
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
@@ -58,6 +88,10 @@ class CaptureServer:
         application.add_routes(
             [
                 web.post("/e/{token}/v1/chat/completions", self._complete),
+                web.post("/e/{token}/v1/messages", self._message),
+                web.post("/e/{token}/v1/messages/count_tokens", self._count_message),
+                web.post("/e/{token}/v1/responses", self._respond),
+                web.post("/e/{token}/v1/responses/input_tokens", self._count_response),
                 web.get("/e/{token}/v1/models", self._models),
                 web.post("/e/{token}/v1/reward", self._reward),
                 web.route("*", "/{path:.*}", _nowhere),
@@ -73,7 +107,7 @@ class CaptureServer:
 
     async def __aexit__(self, *error: object) -> None:
         assert self._runner is not None
-        for token in [*self._episodes]:
+        for token in [*self._served]:
             await self._drop(token)
         await self._runner.cleanup()
 
@@ -87,7 +121,7 @@ class CaptureServer:
     def open(self, episode: CapturedEpisode) -> str:
         """Serve an episode and return its base URL."""
         token = secrets.token_urlsafe(16)
-        self._episodes[token], self._running[token] = episode, set()
+        self._served[token] = _Served(episode)
         return f"{self.address}/e/{token}/v1"
 
     async def close(self, base_url: str) -> Capture:
@@ -95,48 +129,78 @@ class CaptureServer:
         return (await self._drop(base_url.split("/")[-2])).captured()
 
     async def _drop(self, token: str) -> CapturedEpisode:
-        episode = self._episodes.pop(token)
-        episode.closed = True
-        running = self._running.pop(token)
+        served = self._served.pop(token)
+        served.episode.closed = True
+        running = {*served.running}
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=_CLOSE_S)
-        return episode
+        return served.episode
 
-    def _episode(self, request: web.Request) -> CapturedEpisode:
-        episode = self._episodes.get(request.match_info["token"])
-        if episode is None:
+    def _at(self, http: web.Request) -> _Served:
+        served = self._served.get(http.match_info["token"])
+        if served is None:
             raise ApiError(404, "no episode has this URL, or it has ended", code="episode_over")
-        return episode
+        return served
 
     async def _complete(self, http: web.Request) -> web.StreamResponse:
-        episode, task = self._episode(http), asyncio.current_task()
-        running = self._running[http.match_info["token"]]
-        assert task is not None
-        running.add(task)
-        try:
+        async with self._at(http).request() as episode:
             request = read_request(await _json(http))
-            answer = await episode.answer(request)
-        finally:
-            running.discard(task)
+            answers = await _answers(episode, request)
         if not request.stream:
-            return web.json_response(completion_body(request, answer))
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        async with asyncio.timeout(_SEND_S):
-            await response.prepare(http)
-            for chunk in chunks(request, answer):
-                await response.write(chunk)
-            await response.write_eof()
-        return response
+            return web.json_response(completion_body(request, answers))
+        return await _stream(http, chunks(request, answers))
+
+    async def _message(self, http: web.Request) -> web.StreamResponse:
+        async with self._at(http).request() as episode:
+            request = read_messages_request(await _json(http))
+            answer = await episode.answer(request)
+        if not request.stream:
+            return web.json_response(message_body(request, answer))
+        return await _stream(http, message_events(request, answer))
+
+    async def _count_message(self, http: web.Request) -> web.StreamResponse:
+        async with self._at(http).request() as episode:
+            request = read_messages_request(await _json(http), counting=True)
+            return web.json_response({"input_tokens": episode.count_tokens(request)})
+
+    async def _respond(self, http: web.Request) -> web.StreamResponse:
+        served = self._at(http)
+        async with served.request() as episode:
+            body = await _json(http)
+            items = served.stored.items(body)
+            request = read_responses_request(body, items)
+            try:
+                answer = await episode.answer(request)
+            except ApiError as error:
+                if request.stream and error.code == "context_length_exceeded":
+                    return await _stream(http, failed_events(body, request, error))
+                raise
+        response = response_body(body, request, answer)
+        served.stored.keep(response, items)
+        if not request.stream:
+            return web.json_response(response)
+        return await _stream(http, response_events(response))
+
+    async def _count_response(self, http: web.Request) -> web.StreamResponse:
+        served = self._at(http)
+        async with served.request() as episode:
+            body = await _json(http)
+            request = read_responses_request(body, served.stored.items(body))
+            counted = episode.count_tokens(request)
+        return web.json_response({"object": "response.input_tokens", "input_tokens": counted})
 
     async def _models(self, http: web.Request) -> web.StreamResponse:
-        self._episode(http)
+        self._at(http)
+        # OpenAI's fields and Anthropic's; each SDK reads its own.
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "turnwise"}
-        return web.json_response({"object": "list", "data": [model]})
+        model |= {"type": "model", "display_name": MODEL, "created_at": "1970-01-01T00:00:00Z"}
+        page = {"has_more": False, "first_id": MODEL, "last_id": MODEL}
+        return web.json_response({"object": "list", "data": [model], **page})
 
     async def _reward(self, http: web.Request) -> web.StreamResponse:
-        episode, body = self._episode(http), await _json(http)
+        episode, body = self._at(http).episode, await _json(http)
         if not isinstance(body, dict) or "reward" not in body or body.keys() - {"reward", "scores"}:
             raise ApiError(400, 'the body must be {"reward": number, "scores": {name: number}}')
         given = body["reward"]
@@ -146,27 +210,50 @@ class CaptureServer:
         return web.json_response({"reward": sum((episode.rewards or {}).values())})
 
 
+async def _answers(episode: CapturedEpisode, request: ChatRequest) -> list[Answer]:
+    """The ``request.n`` answers. If one fails, all do."""
+    if request.n == 1:
+        return [await episode.answer(request)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(episode.answer(request)) for _ in range(request.n)]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _stream(http: web.Request, events: Iterable[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    async with asyncio.timeout(_SEND_S):
+        await response.prepare(http)
+        for event in events:
+            await response.write(event)
+        await response.write_eof()
+    return response
+
+
 @web.middleware
 async def _guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Return all errors in OpenAI's format, including the server's own."""
+    """Return all errors in the format of the request's API, including the server's own."""
     try:
         return await handler(request)
     except ApiError as error:
-        return web.json_response(error.body(), status=error.status, headers=error.headers)
+        refused = error
     except web.HTTPException as error:
         refused = ApiError(error.status, error.reason)
-        return web.json_response(refused.body(), status=error.status, headers=refused.headers)
     except Exception:
         logger.exception("%s %s failed", request.method, request.path)
-        broken = ApiError(500, "the proxy failed: its log says why", "server_error")
-        return web.json_response(broken.body(), status=500, headers=broken.headers)
+        refused = ApiError(500, "the proxy failed: its log says why", "server_error")
+    anthropic = "/v1/messages" in request.path or "anthropic-version" in request.headers
+    body = error_body(refused) if anthropic else refused.body()
+    return web.json_response(body, status=refused.status, headers=refused.headers)
 
 
 async def _nowhere(http: web.Request) -> web.StreamResponse:
     raise ApiError(
         404,
-        f"{http.method} {http.path.rpartition('/v1')[2]}: there are chat/completions, models "
-        "and reward, below a base URL that ends in /v1",
+        f"{http.method} {http.path.rpartition('/v1')[2]}: there are chat/completions, "
+        "responses, messages, models and reward, below a base URL that ends in /v1",
         code="not_found",
     )
 

@@ -1,4 +1,4 @@
-"""Reads tool calls from a model's text, in any format of :mod:`tools.chat_calls`."""
+"""Reads reasoning from a model's text, and calls in any format of :mod:`tools.chat_calls`."""
 
 from __future__ import annotations
 
@@ -41,6 +41,22 @@ def read_calls(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
     start = min((text.index(mark) for mark in (MISTRAL, PYTHON_TAG) if mark in text), default=0)
     left = text[:start] + text[calls[-1].end :]
     return Said(left.strip(), tuple((call.tool, call.arguments) for call in calls))
+
+
+def split_reasoning(text: str, opening: str = "") -> tuple[str, str]:
+    """Split a model's text into reasoning and answer, without the tags.
+
+    A text without reasoning stays unchanged. Reasoning without an end is all of the text.
+
+    Args:
+        text: the model's text.
+        opening: text before it that was not sampled; it may contain the opening tag.
+    """
+    whole = (opening + text).lstrip()
+    if not whole.startswith("<think>"):
+        return "", text
+    reasoning, _, answer = whole.removeprefix("<think>").partition("</think>")
+    return reasoning.strip(), answer.lstrip()
 
 
 def _read_tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Said:

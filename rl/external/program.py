@@ -100,9 +100,10 @@ class FunctionProgram:
 class CommandProgram:
     """Plays episodes by a command, which is started for each one.
 
-    The command's environment has ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``EPISODE_SEED``; its
-    standard input has the task as JSON. The command posts the reward and exits with 0. At the end
-    of the episode, the command's process group is killed.
+    The command's environment has ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``, ``ANTHROPIC_BASE_URL``
+    (without ``/v1``), ``ANTHROPIC_API_KEY`` and ``EPISODE_SEED``; its standard input has the task
+    as JSON. The command posts the reward and exits with 0. At the end of the episode, the command's
+    process group is killed.
 
     Args:
         words: the words of the command line.
@@ -113,7 +114,11 @@ class CommandProgram:
 
     async def play(self, task: Any, base_url: str, seed: int) -> float | None:
         """Run the command, which posts its reward; see :meth:`Program.play`."""
-        given = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none", "EPISODE_SEED": str(seed)}
+        given = {
+            **{"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"},
+            **{"ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"), "ANTHROPIC_API_KEY": "none"},
+            "EPISODE_SEED": str(seed),
+        }
         # Files instead of pipes: a process that outlives the command would keep a pipe open.
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
             try:

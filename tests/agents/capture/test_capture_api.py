@@ -222,13 +222,14 @@ async def test_the_run_overrules_sampling_settings_and_warns_once(serve, logging
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
+        ("n", 0),
+        ("n", 1000),
         ("n", True),
         ("logit_bias", {"50": 1}),
         ("logprobs", True),
         ("frequency_penalty", 0.5),
         ("tool_choice", "required"),
-        ("parallel_tool_calls", False),
+        ("parallel_tool_calls", "no"),
         ("response_format", {"type": "json_object"}),
         ("functions", []),
         ("colour", "red"),
@@ -432,7 +433,7 @@ async def test_an_episode_is_reachable_only_by_its_url(serve, logging_policy):
                 assert "error" in await response.json()
         async with agent.http.get(f"{agent.base_url}/models") as response:
             assert [m["object"] for m in (await response.json())["data"]] == ["model"]
-        status, body = await agent.post("responses", {})
+        status, body = await agent.post("embeddings", {})
         assert (status, body["error"]["code"]) == (404, "not_found")
         async with agent.http.post(f"{agent.base_url}/chat/completions", data="{") as response:
             assert response.status == 400

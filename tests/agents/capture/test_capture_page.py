@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import select
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,15 @@ pytest.importorskip("openai")
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "external-agents.md").read_text("utf-8")
 
 
-async def test_its_agent_and_its_recorder_work_together(renderer, logging_policy):
+def code_of_page() -> dict:
     names: dict = {}
     for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(code, "docs/external-agents.md", "exec"), names)
+    return names
+
+
+async def test_its_agent_and_its_recorder_work_together(renderer, logging_policy):
+    names = code_of_page()
     rewards = []
 
     async def program(base_url):
@@ -31,3 +39,28 @@ async def test_its_agent_and_its_recorder_work_together(renderer, logging_policy
     assert posted is None
     (segment,) = segments
     assert sum(segment.loss_mask) == len("green") + 1
+
+
+@pytest.mark.parametrize("ending", ["exit 3", "wait"])
+async def test_its_process_group_ends_with_the_agent(tmp_path, ending):
+    names = code_of_page()
+    os.mkfifo(tmp_path / "held")
+    # The second program holds this file open as long as it runs.
+    held = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        program = f'exec 3> "$HELD"; echo x >&3; sleep 600 & {ending}'
+        environment = {"HELD": str(tmp_path / "held")}
+        playing = asyncio.create_task(names["run_agent"](["sh", "-c", program], environment, 60))
+        assert await asyncio.to_thread(select.select, [held], [], [], 60) == ([held], [], [])
+        if ending == "wait":
+            playing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await playing
+        else:
+            assert await playing == 3
+        assert os.read(held, 9) == b"x\n"
+        assert await asyncio.to_thread(select.select, [held], [], [], 30) == ([held], [], [])
+        assert os.read(held, 9) == b"", "no process holds the file"
+    finally:
+        os.close(held)
+    await names["CLIENT"].close()
