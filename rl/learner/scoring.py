@@ -23,6 +23,7 @@ from rl.credit.logprobs import token_head
 from rl.credit.losses import TokenScores
 from rl.learner.lora import is_adapted, without_adapter
 from rl.learner.memory.activations import check_layers, checkpointed_layers
+from rl.learner.memory.fused import fuse
 from rl.learner.memory.transfers import read, uploaded
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
 from rl.packing.attention import hidden_states, longest_row
@@ -65,6 +66,7 @@ class ScoringModule(nn.Module):
         self.model = model
         self.memory = memory
         check_layers(self.trunk, memory)
+        fuse(model)
         head = model.get_output_embeddings()
         assert isinstance(head, nn.Linear), "a causal language model ends in a linear layer"
         self.value_head: nn.Linear | None = None
@@ -172,6 +174,7 @@ class TrunkModel(PackingModel):
         packing: bool = False,
     ) -> None:
         check_layers(model, memory)
+        fuse(model)
         self.model = model
         self.memory = memory
         self.packs = packing and can_pack(model, warns=True)

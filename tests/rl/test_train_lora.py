@@ -156,6 +156,17 @@ def test_a_quantised_base_is_refused_with_running_servers(words, tmp_path, capfd
     assert line.endswith("a server that the run starts has it")
 
 
+def test_a_default_rate_for_a_model_by_path_is_named(tmp_path):
+    def notice(**settings):
+        return TrainConfig(**{"env": "math", "model": str(tmp_path)} | settings).lr_notice
+
+    assert notice().startswith("optimizer.lr is 1e-06, the default for a model by path: ")
+    assert notice().endswith("such as optimizer.lr=0.0004")
+    assert notice(**{"lora.rank": 4}).startswith("optimizer.lr is 1e-05, ")
+    assert notice(**{"optimizer.lr": 1e-6}) == ""
+    assert notice(model="tiny") == notice(model="Qwen/Qwen3-0.6B") == ""
+
+
 def test_the_learning_rate_of_an_adapter_is_ten_times_higher():
     def rate(*more):
         return parse(
