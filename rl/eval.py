@@ -22,7 +22,7 @@ from rl.run.splits import Played, tasks_to_play
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.models import find_model
 from rl.settings.parsing.files import as_values
-from rl.settings.parsing.plain import to_plain
+from rl.settings.parsing.plain import to_plain, without_secrets
 from rl.settings.run import run_path
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def evaluate(
     store = EpisodeStore(config) if config.out else None
     if store is not None:
         store.start(played.tasks)
-    run = RunInfo("eval", Path(config.out or "."), as_values(to_plain(config)))
+    run = RunInfo("eval", Path(config.out or "."), without_secrets(as_values(to_plain(config))))
     tracker = Tracker(run, config, (), screen.report, callbacks)
     services: dict[str, float] = {}
     async with tracker:
@@ -191,12 +191,13 @@ def _other_evaluation(config: EvaluateConfig) -> Evaluated | None:
     """The earlier evaluation that ``compare`` names, or None if it names a model.
 
     Raises:
-        UsageError: ``compare`` names neither, or names a model that an endpoint cannot serve.
+        UsageError: ``compare`` names neither, names a model that an endpoint cannot serve, or the
+            earlier evaluation had other settings of the environment.
     """
     from rl.evaluation.comparison import is_evaluation, read_evaluation
 
     if is_evaluation(config.compare):
-        return read_evaluation(config.compare)
+        return read_evaluation(config.compare, config)
     if config.compare and not config.loads_model:
         raise UsageError(
             f"compare ({config.compare}) must be the folder of an earlier evaluation with "
@@ -228,6 +229,8 @@ async def _compared(
         write_evaluation(settings, *(other.result, other.groups))
     best = _sample(config, str(result["split"]), groups).best
     numbers = await asyncio.to_thread(compare, Evaluated(result, groups), other, best, config.k)
+    if other.settings:
+        screen.report(f"warning: compare ({config.compare}) has other settings: {other.settings}")
     if found := warning(numbers):
         numbers["compare/warning"] = found
         screen.report(f"warning: {found}")
@@ -293,12 +296,17 @@ def write_evaluation(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    return run_command("rl.eval", EvaluateConfig, {}, _run, argv)
+    words = sys.argv[1:] if argv is None else argv
+    return run_command("rl.eval", EvaluateConfig, {}, lambda config: _run(config, words), words)
 
 
-def _run(config: EvaluateConfig) -> int:
+def _run(config: EvaluateConfig, words: Sequence[str]) -> int:
     from rl.evaluation.store import finite
 
+    if config.suite:
+        from rl.evaluation.suite import check_words
+
+        check_words(config, words)
     result, groups = asyncio.run(measure(config))
     # Before writing files, so that a full disk loses no result.
     if config.json:

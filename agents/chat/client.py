@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -65,11 +65,13 @@ class _Temporary(Exception):
 
     Args:
         message: the reason.
+        kind: the kind of failure, in one word: a status, "timeout" or "connection".
         after_s: seconds after which the server allows a retry, or None if it names none.
     """
 
-    def __init__(self, message: str, after_s: float | None = None) -> None:
+    def __init__(self, message: str, kind: str, after_s: float | None = None) -> None:
         super().__init__(message)
+        self.kind = kind
         self.after_s = after_s
 
 
@@ -99,8 +101,10 @@ class ChatClient:
         self.url = url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self.model = model
         self.limits = limits or ChatLimits()
-        self.requests = self.retries = 0
-        """Numbers of answered requests, and of repeated attempts."""
+        self.requests = 0
+        """Number of answered requests."""
+        self.retries = Counter[str]()
+        """Numbers of repeated attempts by the kind of failure: "status_429", "timeout"."""
         self._session = session
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._body = dict(body or {})
@@ -149,7 +153,7 @@ class ChatClient:
                         raise PolicyFailure(message, retryable=False) from failure
                     await asyncio.sleep(wait_s)
                     attempt += 1
-                    self.retries += 1
+                    self.retries[failure.kind] += 1
                 else:
                     self.requests += 1
                     return answer
@@ -199,14 +203,15 @@ class ChatClient:
                 text = await response.text(errors="replace")
                 status, after = response.status, response.headers.get("Retry-After")
         except TimeoutError as error:
-            raise _Temporary(f"no answer within timeout_s ({limit_s:.3g} s)") from error
+            raise _Temporary(f"no answer within timeout_s ({limit_s:.3g} s)", "timeout") from error
         except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
             message = f"{self.url} cannot be requested ({type(error).__name__}): check the URL"
             raise PolicyFailure(message, retryable=False) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _Temporary(f"{type(error).__name__}: {error}") from error
+            raise _Temporary(f"{type(error).__name__}: {error}", "connection") from error
         if status >= 500 or status in _RETRYABLE:
-            raise _Temporary(f"status {status}: {_error_in(text)}", _seconds(after))
+            message = f"status {status}: {_error_in(text)}"
+            raise _Temporary(message, f"status_{status}", _seconds(after))
         if status >= 400:
             message = _error_in(text)
             if status in (400, 413) and any(sign in text.lower() for sign in _FULL):

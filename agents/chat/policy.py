@@ -61,10 +61,12 @@ class ChatPolicy:
         return {"url": self.client.url, "served_model": self.client.model}
 
     def take_metrics(self) -> dict[str, float]:
-        """The numbers of answered requests and of retries."""
+        """The numbers of answered requests, of retries, and of retries by their reason."""
+        retries = self.client.retries
         return {
             "policy/requests": float(self.client.requests),
-            "policy/retries": float(self.client.retries),
+            "policy/retries": float(retries.total()),
+            **{f"policy/retries/{kind}": float(count) for kind, count in sorted(retries.items())},
         }
 
     async def close(self) -> None:

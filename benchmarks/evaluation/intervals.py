@@ -8,8 +8,10 @@ episodes of each task. An interval covers if it contains the population's true v
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from rl.evaluation.paired import paired_test
-from rl.evaluation.passk import pass_curve
 from rl.evaluation.power import power_of
-from rl.run.metrics.intervals import pass_rate_of_tasks
+from rl.evaluation.task_interval import task_interval
+from rl.run.metrics.intervals import pass_at_k, pass_rate_of_tasks
 
 RESULTS = Path(__file__).parents[1] / "results" / "evaluation.json"
 SHIFT = 0.05
@@ -53,6 +55,12 @@ WORLDS = [
 ]
 
 
+TASKS, EPISODES = (20, 50, 150, 500), (4, 16, 64)
+POPULATIONS = ((2.0, 2.0), (0.5, 1.0), (0.5, 0.5), (0.2, 1.0), (5.0, 1.0), (1.0, 20.0))
+"""Beta distributions: tasks of medium difficulty; mostly hard; easy or hard; many impossible;
+mostly easy; all hard."""
+
+
 def pass_at(world: World, k: int) -> float:
     """The population's pass@k: 1 - E[(1 - p)^k] of a beta distribution."""
     log = math.lgamma(world.b + k) + math.lgamma(world.a + world.b)
@@ -66,15 +74,45 @@ def covered(world: World, rng: np.random.Generator) -> dict[str, bool]:
     rate = pass_rate_of_tasks(by_task)
     mean = world.a / (world.a + world.b)
     found = {"success": rate.low <= mean <= rate.high}
-    counts = [(len(values), int(sum(values))) for values in by_task]
-    ks = [k for k in (1, 4, 8) if 1 < world.episodes >= k]
-    for k, estimate in pass_curve(counts, ks).items():
-        found[f"pass@{k}"] = estimate.low <= pass_at(world, k) <= estimate.high
     # A second model, better by SHIFT where the rate allows it.
     better = np.minimum(rates + 2 * SHIFT * (rng.random(world.tasks) < 0.5), 1.0)
     test = paired_test(world.play(better, rng), by_task)
     found["difference"] = test.low <= true_shift(world) <= test.high
     return found
+
+
+def coverage_of_pass(world: World, k: int, evaluations: int) -> float:
+    """The share of simulated evaluations whose interval of pass@k has the true value."""
+    rng = np.random.default_rng((world.tasks, world.episodes, k))
+    rates = rng.beta(world.a, world.b, (evaluations, world.tasks))
+    values = np.array([pass_at_k(world.episodes, c, k) for c in range(world.episodes + 1)])
+    true = pass_at(world, k)
+    bounds = (task_interval(row) for row in values[rng.binomial(world.episodes, rates)])
+    return float(np.mean([low <= true <= high for low, high in bounds]))
+
+
+def exact_coverage(world: World) -> float:
+    """The coverage of pass@k with k = episodes: each task is right with the same chance."""
+    n, p = world.tasks, pass_at(world, world.episodes)
+    total = 0.0
+    for right in range(n + 1):
+        low, high = task_interval([1.0] * right + [0.0] * (n - right))
+        if low <= p <= high:
+            total += math.comb(n, right) * p**right * (1 - p) ** (n - right)
+    return total
+
+
+def grid(evaluations: int) -> Iterator[dict[str, float]]:
+    """The coverage of pass@k for all populations, numbers of tasks, episodes and k."""
+    for tasks, episodes, (a, b) in itertools.product(TASKS, EPISODES, POPULATIONS):
+        world = World(tasks, episodes, a, b)
+        for k in sorted({1, episodes // 4, episodes - 1}):
+            yield _cell(world, k, coverage_of_pass(world, k, evaluations))
+        yield _cell(world, episodes, exact_coverage(world))
+
+
+def _cell(world: World, k: int, covered: float) -> dict[str, float]:
+    return {**vars(world), "k": k, "true": round(pass_at(world, k), 4), "covered": covered}
 
 
 def true_shift(world: World) -> float:
@@ -125,6 +163,10 @@ def power_worlds() -> Iterator[World]:
         yield World(tasks, episodes, 2.0, 2.0)
 
 
+def _one_line(cell: re.Match[str]) -> str:
+    return "{" + " ".join(cell[1].split()) + "}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--evaluations", type=int, default=500)
@@ -143,7 +185,11 @@ def main() -> None:
         powers.append(row)
         print(json.dumps(row), flush=True)
     report = {"evaluations": args.evaluations, "coverage": coverage, "power": powers}
-    args.out.write_text(json.dumps(report, indent=2) + "\n")
+    report |= {"pass@k": [*grid(2 * args.evaluations)]}
+    lines = json.dumps(report, indent=2)
+    # A cell of the grid is one line.
+    lines = re.sub(r"\{\s+(\"tasks\"[^}]*\"covered\"[^}]*?)\s+\}", _one_line, lines)
+    args.out.write_text(lines + "\n")
 
 
 if __name__ == "__main__":

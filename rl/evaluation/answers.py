@@ -14,7 +14,7 @@ from statistics import fmean
 import numpy as np
 
 from envs.rewards.format import last_boxed
-from rl.evaluation.bootstrap import SEED
+from rl.evaluation import SEED
 
 DRAWS = 2000
 """Number of random subsets for maj@k, where k is neither 1 nor the number of episodes."""

@@ -13,13 +13,17 @@ from rl.errors import UsageError
 from rl.evaluation.measures import Sample
 from rl.evaluation.paired import PairedTest, paired_test, signed_rank_test, t_test
 from rl.evaluation.power import power_of
-from rl.evaluation.store import EPISODES, RESULT
+from rl.evaluation.store import EPISODES, RECORD, RESULT, identity, settings_in
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.trajectory_files import read_trajectories
 from rl.run.metrics.intervals import pass_rate_of_tasks
+from rl.settings.evaluate import EvaluateConfig
 
 SAME = ("env", "split", "score")
 """Keys of ``result.json`` that both evaluations must share."""
+_OF_MODEL = ("model", "model files", "files")
+_POLICY = ("policy", "tiny.")
+"""Settings of the model, and how the settings begin that only say how it is served or made."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Evaluated:
 
     result: Mapping[str, Any]
     groups: Sequence[TrajectoryGroup]
+    settings: str = ""
+    """Settings that differ from those of the compared evaluation; empty if there are none."""
 
 
 def is_evaluation(folder: str) -> bool:
@@ -36,12 +42,17 @@ def is_evaluation(folder: str) -> bool:
     return (path / RESULT).is_file() and (path / EPISODES).is_file()
 
 
-def read_evaluation(folder: str) -> Evaluated:
+def read_evaluation(folder: str, config: EvaluateConfig) -> Evaluated:
     """Read the folder of an earlier evaluation.
 
+    Args:
+        folder: the folder.
+        config: the settings of the evaluation that is compared with it.
+
     Raises:
-        UsageError: a file cannot be read.
+        UsageError: a file cannot be read, or the environment had other settings.
     """
+    settings = _differing_settings(folder, config)
     path = Path(folder).expanduser()
     try:
         result = json.loads((path / RESULT).read_text(encoding="utf-8"))
@@ -53,7 +64,32 @@ def read_evaluation(folder: str) -> Evaluated:
         if episode.member == 0 or not groups:
             groups.append(TrajectoryGroup([]))
         groups[-1].trajectories.append(episode)
-    return Evaluated(result, groups)
+    return Evaluated(result, groups, settings)
+
+
+def _differing_settings(folder: str, config: EvaluateConfig) -> str:
+    """The settings that differ from those of an earlier evaluation, in words.
+
+    The environment's settings must be the same, because they change the tasks or their rules.
+
+    Raises:
+        UsageError: the environment had other settings.
+    """
+    record = Path(folder).expanduser() / RECORD
+    if not record.is_file():
+        return f"unknown, because {record} is missing"
+    there, here = settings_in(record), identity(config)
+    differing = [
+        f"{key} is {there[key]} there and {here[key]} here"
+        for key in sorted(there.keys() & here.keys())
+        if there[key] != here[key] and key not in _OF_MODEL and not key.startswith(_POLICY)
+    ]
+    if wrong := [text for text in differing if text.startswith(("env ", "env."))]:
+        raise UsageError(
+            f"compare ({folder}): {'; '.join(wrong)}; a paired test needs the same tasks: give the "
+            "same settings, or evaluate that model again"
+        )
+    return "; ".join(differing)
 
 
 def compare(this: Evaluated, other: Evaluated, best: float, ks: tuple[int, ...]) -> dict[str, Any]:
@@ -89,6 +125,7 @@ def compare(this: Evaluated, other: Evaluated, best: float, ks: tuple[int, ...])
     numbers: dict[str, Any] = {
         "compare/model": other.result["model"],
         "compare/tasks": len(pairs),
+        **({"compare/settings": other.settings} if other.settings else {}),
         "compare/success": rate.rate,
         "compare/success_low": rate.low,
         "compare/success_high": rate.high,

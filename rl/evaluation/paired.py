@@ -10,7 +10,7 @@ from statistics import NormalDist, fmean, stdev
 
 import numpy as np
 
-from rl.evaluation.bootstrap import SEED
+from rl.evaluation import SEED
 from rl.evaluation.power import LEVEL, detectable_difference
 from rl.evaluation.student import t_cdf, t_quantile
 

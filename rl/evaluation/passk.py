@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean, stdev
 
-from rl.evaluation.bootstrap import SEED, bootstrap_interval
+from rl.evaluation.task_interval import task_interval
 from rl.run.metrics.intervals import pass_at_k
 
 MOST = 256
@@ -32,14 +32,12 @@ def powers_of_two(most: int) -> list[int]:
     return [2**i for i in range(most.bit_length())]
 
 
-def estimate(values: Sequence[float], seed: int = SEED) -> Estimate:
-    """The mean of one value for each task, with its bootstrap interval clustered by task."""
-    return Estimate(fmean(values), *bootstrap_interval(values, seed))
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of one value for each task, with its interval clustered by task."""
+    return Estimate(fmean(values), *task_interval(values))
 
 
-def pass_curve(
-    counts: Sequence[tuple[int, int]], ks: Iterable[int], seed: int = SEED
-) -> dict[int, Estimate]:
+def pass_curve(counts: Sequence[tuple[int, int]], ks: Iterable[int]) -> dict[int, Estimate]:
     """pass@k for each k: the chance that at least one of k episodes of a task is right.
 
     Each task's estimate is unbiased (Chen et al. 2021, arXiv 2107.03374, equation 1).
@@ -47,7 +45,6 @@ def pass_curve(
     Args:
         counts: for each task the number of episodes, and how many of them are right.
         ks: values of k, each at most the smallest number of episodes.
-        seed: the seed of the bootstrap.
 
     Raises:
         ValueError: a k is below 1 or above the episodes of a task.
@@ -56,7 +53,7 @@ def pass_curve(
         >>> round(pass_curve([(10, 3), (10, 3)], [5])[5].value, 7)
         0.9166667
     """
-    return {k: estimate([pass_at_k(n, c, k) for n, c in counts], seed) for k in ks}
+    return {k: estimate([pass_at_k(n, c, k) for n, c in counts]) for k in ks}
 
 
 def best_of_n(scores: Sequence[float], successes: Sequence[float], n: int) -> float:

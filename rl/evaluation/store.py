@@ -14,13 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rl.errors import UsageError
 from rl.files import replace_text, writing
+from rl.rollout.token_table import add_calls, to_calls
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.trajectory_files import read_trajectories, write_trajectories
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.files import as_values
-from rl.settings.parsing.plain import to_plain
+from rl.settings.parsing.plain import to_plain, without_secrets
 from rl.settings.run import run_path
 
 EPISODES, PLAYED, RECORD = "trajectories.jsonl.gz", "played.jsonl", "evaluation.json"
@@ -29,7 +32,7 @@ RESULT, PICTURE, SUITE = "result.json", "evaluation.png", "suite.json"
 _WITHOUT_EFFECT = {
     *("out", "json", "k", "compare", "reward_model", "suite", "tasks", "episodes", "callbacks"),
     *("device", "threads", "dry_run", "episode_timeout_s", "close_s", "allow_unsafe"),
-    *("sampling.slots", "policy.timeout_s", "policy.retries", "policy.concurrent"),
+    *("sampling.slots", "policy.timeout_s", "policy.deadline_s", "policy.concurrent"),
     *("policy.key_env", "policy.cache_gb", "log"),
 }
 """Settings on which no single episode depends. All settings ``log.KEY`` belong to them as well."""
@@ -97,7 +100,8 @@ class EpisodeStore:
         """
         if trajectory.failure is not None:
             return
-        record = {"task": task, "member": member, "episode": trajectory.to_json()}
+        calls = {name: column.tolist() for name, column in to_calls([trajectory]).items()}
+        record = {"task": task, "member": member, "episode": trajectory.to_json(), "calls": calls}
         path = self.folder / PLAYED
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
@@ -106,7 +110,7 @@ class EpisodeStore:
         path = self.folder / RECORD
         if not path.is_file():
             return
-        before = _settings_in(path)
+        before = settings_in(path)
         changed = sorted(
             key for key in {**before, **self.settings} if before.get(key) != self.settings.get(key)
         )
@@ -151,6 +155,8 @@ def finite(value: Any) -> Any:
 def identity(config: EvaluateConfig) -> dict[str, str]:
     """The settings on which an evaluation's episodes depend, with the state of the files they name.
 
+    Secrets are hidden: the folder may be published.
+
     ``tasks`` and ``episodes`` are not among them: with larger numbers, the same episodes are played
     and further ones.
     """
@@ -163,7 +169,7 @@ def identity(config: EvaluateConfig) -> dict[str, str]:
     kept["model files"] = _state_of(Path(config.model).expanduser())
     if files := _state_of_files(kept):
         kept["files"] = files
-    return kept
+    return without_secrets(kept)
 
 
 def _state_of(model: Path) -> str:
@@ -203,6 +209,9 @@ def _read_played(path: Path) -> list[tuple[int, int, Trajectory]]:
         with writing(path):
             path.write_bytes(b"".join(line + b"\n" for line in lines))
     records = [json.loads(line) for line in lines]
+    for record in records:
+        calls = {name: np.asarray(column) for name, column in record.get("calls", {}).items()}
+        add_calls([record["episode"]], calls)
     return [(r["task"], r["member"], Trajectory.from_json(r["episode"])) for r in records]
 
 
@@ -217,9 +226,15 @@ def _in_order(episodes: Iterable[Trajectory]) -> Iterator[tuple[int, int, Trajec
         yield task, episode.member, episode
 
 
-def _settings_in(path: Path) -> dict[str, str]:
+def settings_in(path: Path) -> dict[str, str]:
+    """The settings in an ``evaluation.json``.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["settings"]
-        return {str(key): str(value) for key, value in found.items()}
+        # Earlier versions wrote secrets, too.
+        return without_secrets({str(key): str(value) for key, value in found.items()})
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} cannot be read ({error}): delete the folder") from error

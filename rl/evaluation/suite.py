@@ -46,6 +46,21 @@ class SuiteSet:
     config: EvaluateConfig
 
 
+def check_words(config: EvaluateConfig, words: Sequence[str]) -> None:
+    """Reject words of the command line that name an environment, because each set has its own.
+
+    Raises:
+        UsageError: a word sets ``env`` or ``env.KEY``.
+    """
+    for word in words:
+        key = word.removeprefix("--").partition("=")[0]
+        if key == "env" or key.startswith("env."):
+            raise UsageError(
+                f"{word} must be left out with suite={config.suite}: each [[set]] of the file "
+                f"names its environment; set {key} there"
+            )
+
+
 def read_suite(config: EvaluateConfig) -> list[SuiteSet]:
     """The data sets of the file ``config.suite``.
 
@@ -53,6 +68,11 @@ def read_suite(config: EvaluateConfig) -> list[SuiteSet]:
         UsageError: the file, or a setting in it, is wrong.
     """
     path = config.suite
+    if config.env != EvaluateConfig().env:
+        raise UsageError(
+            f"env ({config.env.env_id}) must be left out with suite={path}: each [[set]] of the "
+            "file names its environment"
+        )
     tables = read_toml(path, "suite")
     given = tables.get("set", [])
     if set(tables) - {"settings", "set"} or not isinstance(given, list) or not given:

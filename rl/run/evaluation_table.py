@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_RETRIES = "policy/retries/"
+
 
 def table_text(result: Mapping[str, Any]) -> str:
     """The rows of :func:`rows_of` as a table of two columns."""
@@ -109,6 +111,8 @@ def _comparison(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "compare/model" not in result:
         return
     yield "compared with", f"{result['compare/model']}, on the same {result['compare/tasks']} tasks"
+    if "compare/settings" in result:
+        yield "other settings", result["compare/settings"]
     low, high = result["compare/success_low"], result["compare/success_high"]
     success = f"{result['compare/success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
     yield f"its {result['score']}", success
@@ -138,3 +142,21 @@ def _optional(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "tool calls", f"{calls}, {failed:.3f} of them failed"
     if result.get("failures"):
         yield "failed episodes", f"{result['failures']:.0f}, not counted above"
+    if "policy/requests" in result:
+        yield "requests", requests_text(result)
+
+
+def requests_text(result: Mapping[str, Any]) -> str:
+    """The numbers of requests to a chat API, and of attempts that were repeated, by reason.
+
+    Example:
+        >>> requests_text({"policy/requests": 9, "policy/retries": 2, "policy/retries/timeout": 2})
+        '9 answered, 2 attempts repeated (2 timeout)'
+    """
+    reasons = ", ".join(
+        f"{count:.0f} {key.removeprefix(_RETRIES).replace('_', ' ')}"
+        for key, count in result.items()
+        if key.startswith(_RETRIES)
+    )
+    repeated = f"{result['policy/retries']:.0f} attempts repeated"
+    return f"{result['policy/requests']:.0f} answered, {repeated}{reasons and f' ({reasons})'}"

@@ -7,6 +7,7 @@
     metrics.jsonl        one line per step, under TRL's names if TRL has one
     trajectories/        step-000012.jsonl.gz: every episode; step-000012.npz: all tokens;
                          step-000012.learner.npz: the learner's numbers of these tokens;
+                         step-000012.calls.npz: duration, retries and status of tool calls;
                          validation-000010, test-before, test-after: episodes of evaluations
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
     changes.jsonl        settings that changed when the run was resumed
@@ -41,6 +42,7 @@ from rl.files import make_folder, replace_text, writing
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.trajectory_files import (
     LINES,
+    finish_write,
     learner_path,
     remove_trajectories,
     write_learner_columns,
@@ -80,7 +82,8 @@ settings alters an update by rounding at most."""
 _NOT_REPORTED = ("resume", "out", "dry_run")
 _TASKS = "env.options.tasks"
 _EPISODES = re.compile(
-    r"\.?(?:step|validation|test)-(\d+|before|after)\.(?:jsonl\.gz|(?:learner\.)?npz)(\.tmp)?"
+    r"\.?(?:step|validation|test)-(\d+|before|after)"
+    r"\.(?:jsonl\.gz|(?:(?:learner|calls)\.)?npz)(\.tmp)?"
 )
 """Names of episode files, including incomplete files that a killed run left behind."""
 LOCK = ".lock"
@@ -219,6 +222,8 @@ class RunFolder:
         # A run that was tested after this step is not tested there again.
         tested = self.last_test(step) is not None
         steps = {"before": 0, "after": step if tested else step + 1}
+        for path in self.trajectories.glob(f"*{LINES}"):
+            finish_write(path)
         for path in self.trajectories.iterdir():
             played = _EPISODES.fullmatch(path.name)
             if played is None:

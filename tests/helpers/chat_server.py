@@ -49,10 +49,14 @@ def chat_server():
     made, loop, ready = ChatServer(), asyncio.new_event_loop(), threading.Event()
     runner = None
 
+    async def handle(request):
+        # A test can replace the method later.
+        return await made.complete(request)
+
     async def start():
         nonlocal runner
         app = web.Application()
-        app.router.add_post("/v1/chat/completions", made.complete)
+        app.router.add_post("/v1/chat/completions", handle)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -71,7 +71,7 @@ async def test_a_rate_limit_is_waited_for(server, client, after):
     refusals = [refusal(429, **{"Retry-After": value}), refusal(503)]
     server.answer = lambda request: refusals.pop(0) if refusals else "ok"
     assert (await client.complete(HELLO, SAMPLING)).content == "ok"
-    assert (len(server.requests), client.retries, client.requests) == (3, 2, 1)
+    assert (len(server.requests), client.retries.total(), client.requests) == (3, 2, 1)
 
 
 async def test_a_rate_limit_after_the_deadline_fails_at_once(server, client):

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -34,13 +35,17 @@ def test_its_table_has_the_options_of_the_endpoint():
 
 def test_its_figures_are_the_simulated_ones():
     found = json.loads((ROOT / "benchmarks" / "results" / "evaluation.json").read_text())
-    shares = [
-        value
-        for row in found["coverage"]
-        for name, value in row.items()
-        if name == "success" or name.startswith("pass@")
-    ]
+    shares = [row["success"] for row in found["coverage"]]
     assert f"{min(shares):.0%} to {max(shares):.0%} of the time" in PAGE
+    cells = found["pass@k"]
+    assert f"simulated for {len(cells)} kinds of evaluations" in PAGE
+    for label, least, most in (("more than 10", 10, 500), ("1 to 10", 1, 10), ("below 1", 0, 1)):
+        rarer = [(c["tasks"] * min(c["true"], 1 - c["true"]), c["covered"]) for c in cells]
+        covered = [share for expected, share in rarer if least <= expected < most]
+        figures = (fmean(covered), min(covered), max(covered))
+        row = " | ".join([label, str(len(covered)), *(f"{share:.1%}" for share in figures)])
+        assert f"| {row} |" in PAGE
+        assert least < 1 or figures[0] == pytest.approx(0.95, abs=0.005)
     for row in found["power"]:
         announced, seen = row["announced power"], row["found"]
         assert f"{seen:.0%} (announced {announced:.0%})" in PAGE

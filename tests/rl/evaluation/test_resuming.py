@@ -7,7 +7,9 @@ import json
 import pytest
 
 import rl.eval
+from rl.evaluation.store import EpisodeStore
 from rl.rollout.trajectory_files import read_trajectories
+from rl.settings.evaluate import EvaluateConfig
 
 COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24", "json=true")
 
@@ -99,3 +101,15 @@ def test_a_wrong_setting_is_one_line(evaluate, words, line):
     code, error = evaluate("tasks=2", *words)
     assert code == 1
     assert error.splitlines()[-1].startswith(f"error: {line}")
+
+
+def test_the_login_of_an_endpoint_is_not_recorded(tmp_path):
+    words = {"policy": "openai", "policy.url": "http://bob:hunter2@host/v1", "policy.model": "m"}
+    config = EvaluateConfig(**{"env": "math", "out": str(tmp_path), **words})
+    EpisodeStore(config).start(1)
+    record = tmp_path / "evaluation.json"
+    assert "http://***@host/v1" in record.read_text()
+    # A folder of an earlier version, which recorded the login, continues and loses it.
+    record.write_text(record.read_text().replace("***", "bob:hunter2"))
+    EpisodeStore(config).start(1)
+    assert "hunter2" not in record.read_text()

@@ -17,7 +17,6 @@ from rl.evaluation.answers import (
     majority_at_k,
     normalised,
 )
-from rl.evaluation.bootstrap import bootstrap_interval
 from rl.evaluation.paired import paired_test, sign_flip_test, signed_rank_test, t_test
 from rl.evaluation.passk import (
     best_of_n,
@@ -33,7 +32,7 @@ from rl.evaluation.power import (
     unpaired_deviation,
 )
 from rl.evaluation.student import t_cdf, t_quantile
-from rl.run.metrics.intervals import pass_rate
+from rl.evaluation.task_interval import task_interval
 
 SOBER_RUNS = [30, 26.667, 33.333, 23.333, 30, 26.667, 30, 36.667, 20, 26.667]
 A, B = [0.5, 0.6, 0.7, 0.2, 0.9, 0.4], [0.4, 0.5, 0.7, 0.1, 0.6, 0.4]
@@ -62,36 +61,37 @@ def test_pass_at_k_up_to_256_against_enumeration_and_scipy():
         pass_curve([(4, 1)], [5])
 
 
-def test_the_bootstrap_of_a_symmetric_sample_is_students_interval():
-    values = [i / 39 for i in range(40)]
-    low, high = bootstrap_interval(values)
-    assert (low, high) == bootstrap_interval(values)
-    assert (low, high) != bootstrap_interval(values, seed=1)
-    error = np.std(values, ddof=1) / math.sqrt(40)
-    expected = scipy.stats.t.interval(0.95, 39, loc=0.5, scale=error)
-    assert (low, high) == pytest.approx(expected, abs=0.15 * error)
+def test_the_interval_of_many_tasks_is_normal():
+    values = [0.1 + 0.8 * i / 999 for i in range(1000)]
+    error = np.std(values) / math.sqrt(1000)
+    low, high = task_interval(values)
+    assert (low, high) == pytest.approx((0.5 - 1.96 * error, 0.5 + 1.96 * error), abs=0.2 * error)
+    assert (low, high) == task_interval(values)
+    assert (low, high) != task_interval(values, seed=1)
 
 
-def test_the_bootstrap_of_a_skewed_sample_reaches_further_down():
-    low, high = bootstrap_interval([0.2, 0.5] + [1.0] * 38)
+def test_the_interval_of_a_skewed_sample_reaches_further_down():
+    low, high = task_interval([0.2, 0.5] + [1.0] * 38)
     mean = (0.7 + 38) / 40
     assert mean - low > 2 * (high - mean)
 
 
-def test_a_single_wrong_task_does_not_open_the_whole_range():
-    """Many resamples lack the task and have no spread; the bound is then Wilson's."""
-    values = [0.0] + [1.0] * 59
-    low, high = bootstrap_interval(values)
-    rate = pass_rate(values)
-    assert low == rate.low > 0.9
-    assert rate.rate < high <= rate.high
+@pytest.mark.parametrize("right", [0, 1, 17, 29, 30])
+def test_right_and_wrong_tasks_have_jeffreyss_interval(right):
+    """The quantiles of beta(right + 1/2, wrong + 1/2); 0 and 1 at the ends."""
+    wrong = 30 - right
+    low, high = scipy.stats.beta.ppf([0.025, 0.975], right + 0.5, wrong + 0.5)
+    found = task_interval([1.0] * right + [0.0] * wrong)
+    expected = (low if right else 0.0, high if wrong else 1.0)
+    assert found == pytest.approx(expected, abs=0.015)
+    assert task_interval([1.0]) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_equal_tasks_have_wilsons_interval(value):
-    rate = pass_rate([value] * 30)
-    assert bootstrap_interval([value] * 30) == (rate.low, rate.high)
-    assert bootstrap_interval([value]) == (0.0, 1.0)
+def test_equal_tasks_that_are_half_right_have_no_certain_mean():
+    """The sum of the added weights is beta(1, 30), and each of the two has half of it."""
+    low, high = task_interval([0.5] * 30)
+    assert 0.45 < low < 0.49
+    assert high == pytest.approx(1 - low, abs=0.005)
 
 
 def test_best_of_n_is_the_mean_over_all_subsets():

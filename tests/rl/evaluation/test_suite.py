@@ -62,6 +62,19 @@ def test_two_data_sets_make_one_table(suite, toy_model, tmp_path, capfd):
     assert table.splitlines()[1].split()[-4] == "+0.000"
 
 
+@pytest.mark.parametrize("word", ["env=math", "env=code-sandbox", "--env.max_turns=2"])
+def test_an_environment_beside_a_suite_is_refused(suite, word, capfd):
+    """env=code-sandbox is the default, so that only the command line shows it."""
+    assert rl.eval.main([f"suite={suite}", word]) == 1
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"error: {word} must be left out with suite={suite}: each [[set]]")
+
+
+def test_an_environment_beside_a_suite_is_refused_in_python(suite):
+    with pytest.raises(UsageError, match=r"env \(toy-copy-v0\) must be left out with suite="):
+        rl.evaluate(rl.EvaluateConfig(suite=str(suite), env="toy-copy"))
+
+
 def test_a_suite_in_python(suite, toy_model):
     config = rl.EvaluateConfig(suite=str(suite), model=str(toy_model), sampling={"max_tokens": 3})
     played = rl.evaluate(config)

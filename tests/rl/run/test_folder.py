@@ -105,7 +105,12 @@ def of_evaluations(folder):
 
 def test_rewind_forgets_later_evaluations_and_what_the_learner_computed(begun):
     evaluated(begun, 0, 2, 3)
-    for name in (".validation-000000.npz.tmp", ".step-000001.learner.npz.tmp", "notes.npz"):
+    for name in (
+        ".validation-000000.npz.tmp",
+        ".step-000001.calls.npz.tmp",
+        "step-000003.calls.npz",
+        "notes.npz",
+    ):
         (begun.trajectories / name).touch()
     begun.rewind(2)
     learned = sorted(path.name for path in begun.trajectories.glob("*.learner.npz"))
@@ -114,6 +119,16 @@ def test_rewind_forgets_later_evaluations_and_what_the_learner_computed(begun):
     assert of_evaluations(begun) == kept
     begun.rewind(-1)
     assert [path.name for path in begun.trajectories.iterdir()] == ["notes.npz"]
+
+
+def test_rewind_finishes_a_write_that_ended_between_two_renames(begun):
+    path = begun.trajectories / "step-000000.jsonl.gz"
+    write_trajectories(path, [TrajectoryGroup([Trajectory("toy-copy-v0", {}, 0, 0, 0)])])
+    before = read_trajectories(path)
+    tokens_path(path).replace(path.with_name(".step-000000.npz.tmp"))
+    begun.rewind(1)
+    assert tokens_path(path).is_file()
+    assert read_trajectories(path) == before
 
 
 @pytest.mark.parametrize("tested", [2, 3])
