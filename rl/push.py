@@ -1,7 +1,9 @@
 """``python -m rl.push RUN repo=user/name``: upload a trained model with its card to the hub.
 
 The best checkpoint of the run is uploaded to a model repository on the Hugging Face hub, with the
-README.md that the run wrote beside it. The token is that of ``hf auth login`` or of ``HF_TOKEN``.
+README.md that the run wrote beside it. Files that belong to no model stay here, unless ``include``
+names them; both lists are written to stderr before the upload. The token is that of
+``hf auth login`` or of ``HF_TOKEN``.
 """
 
 from __future__ import annotations
@@ -10,17 +12,34 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from rl.errors import RunFailure, UsageError
 from rl.reports.card import CARD, PLACEHOLDER, card_text
-from rl.run.process.command import answer, run_command
+from rl.run.process.command import answer, report, run_command
 from rl.settings.models import find_model
 from rl.settings.parsing.from_python import from_python
 
 _KEPT_HERE = ("trainer_state.pt",)
 """Names of files that continue a run and belong to no published model."""
+_MODEL_FILES = (
+    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "adapter_model.bin"),
+    *(
+        "pytorch_model.bin.index.json",
+        "config.json",
+        "adapter_config.json",
+        "generation_config.json",
+    ),
+    *("tokenizer_config.json", "processor_config.json", "preprocessor_config.json"),
+    *("tokenizer.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece*.model"),
+    *("chat_template.json", "chat_template.jinja", "additional_chat_templates/*.jinja"),
+    *("modeling_*.py", "configuration_*.py", "tokenization_*.py", "curve.png", "LICENSE*"),
+)
+"""Names of the files of a model, relative to its folder."""
+_MOST_LISTED = 20
 _REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN (https://huggingface.co/settings/tokens)"
 
@@ -41,6 +60,9 @@ class PushConfig:
     """The branch."""
     message: str = "Upload the model"
     """The message of the commit."""
+    include: tuple[str, ...] = ()
+    """Further files to upload: names or patterns, relative to the model's folder. If
+    empty, only the files of a model are uploaded."""
     dry_run: bool = False
     """Print the settings and stop; the files and the card are listed on stderr."""
 
@@ -56,6 +78,8 @@ class Upload:
     model: Path
     files: tuple[Path, ...]
     """Files of the checkpoint, except the card."""
+    skipped: tuple[str, ...]
+    """Names of the other files, which stay here."""
     card: str
 
 
@@ -66,7 +90,8 @@ def prepare(config: PushConfig) -> Upload:
     gets one.
 
     Raises:
-        UsageError: the folder holds no model, or a model without a card that no run recorded.
+        UsageError: the folder holds no model, or a model without a card that no run recorded; or
+            ``include`` names no file.
     """
     model = Path(find_model(config.run, "run")).expanduser()
     if not model.is_dir():
@@ -75,15 +100,26 @@ def prepare(config: PushConfig) -> Upload:
     text = (
         file.read_text(encoding="utf-8") if file.is_file() else card_text(model, _run_of(model), {})
     )
-    paths = sorted(path for path in model.rglob("*") if path.is_file())
-    kept = tuple(
-        path
-        for path in paths
-        if path != file
-        and path.name not in _KEPT_HERE
-        and not any(part.startswith(".") for part in path.relative_to(model).parts)
-    )
-    return Upload(model, kept, text.replace(PLACEHOLDER, config.repo))
+    every = [path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file()]
+    names = sorted(name for name in every if name != CARD and not _stays(name))
+    for pattern in config.include:
+        if not any(_matches(name, pattern) for name in names):
+            raise UsageError(f"include ({pattern}) names no file in {model}")
+    patterns = (*_MODEL_FILES, *config.include)
+    kept = [name for name in names if any(_matches(name, pattern) for pattern in patterns)]
+    skipped = tuple(name for name in names if name not in kept)
+    files = tuple(model / name for name in kept)
+    return Upload(model, files, skipped, text.replace(PLACEHOLDER, config.repo))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a file's relative name matches a pattern with as many folders."""
+    return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern)
+
+
+def _stays(name: str) -> bool:
+    """Whether a file is hidden, or continues the run: no pattern selects it."""
+    return name in _KEPT_HERE or any(part.startswith(".") for part in name.split("/"))
 
 
 def push(config: PushConfig) -> dict[str, Any]:
@@ -107,6 +143,7 @@ def push(config: PushConfig) -> dict[str, Any]:
         raise UsageError(
             f"repo ({config.repo}): there is no token of the Hugging Face hub: {_LOGIN}"
         )
+    report(_listed(config, upload))
     operations = [
         CommitOperationAdd(path.relative_to(upload.model).as_posix(), path) for path in upload.files
     ]
@@ -144,14 +181,24 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def _listed(config: PushConfig, upload: Upload) -> str:
+    """The files that are uploaded, with their sizes, and those that stay here."""
+    lines = [f"{upload.model} -> {config.repo}", CARD]
+    for path in upload.files:
+        size = path.stat().st_size / 2**20
+        lines.append(f"{path.relative_to(upload.model).as_posix()}  {size:.1f} MiB")
+    if upload.skipped:
+        some = ", ".join(upload.skipped[:_MOST_LISTED])
+        more = len(upload.skipped) - _MOST_LISTED
+        rest = f" and {more} more" if more > 0 else ""
+        lines.append(f"not uploaded, as no files of a model: {some}{rest} (include=NAME adds one)")
+    return "\n".join(lines)
+
+
 def _explain(config: PushConfig) -> str:
     """What would be uploaded."""
     upload = prepare(config)
-    sizes = [
-        (path.relative_to(upload.model).as_posix(), path.stat().st_size) for path in upload.files
-    ]
-    listed = [f"{name}  {size / 2**20:.1f} MiB" for name, size in sizes]
-    return "\n".join([f"{upload.model} -> {config.repo}", *listed, "", upload.card])
+    return f"{_listed(config, upload)}\n\n{upload.card}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

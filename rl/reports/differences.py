@@ -11,11 +11,10 @@ from typing import Any
 
 from rl.errors import UsageError
 from rl.preferences.config import DPOConfig, RewardModelConfig
-from rl.reports.redaction import HIDDEN, is_secret_name
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.command_line import resolve
 from rl.settings.parsing.files import RECORD, as_values, as_word, read_run
-from rl.settings.parsing.plain import to_plain
+from rl.settings.parsing.plain import to_plain, without_secrets
 from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
@@ -59,10 +58,7 @@ def read_recorded(folder: Path) -> RecordedRun:
     settings = read_run(str(folder), "run")
     plain = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     command = min(COMMANDS, key=lambda name: len(_names(COMMANDS[name]) ^ plain.keys()))
-    shown = {
-        key: HIDDEN if value and is_secret_name(key.rpartition(".")[2]) else value
-        for key, value in settings.items()
-    }
+    shown = without_secrets(settings)
     differs = _differing(COMMANDS[command], settings)
     return RecordedRun(command, shown, {key: shown[key] for key in settings if key in differs})
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from rl.files import turnwise_cache
 from rl.reports.probes import Facts, output_of
-from rl.reports.redaction import is_secret_name
 from rl.run.process.cores import usable_cores
+from rl.settings.parsing.plain import is_secret_name
 
 _GIB = 1 << 30
 _LEAST_FREE = 1 << 30

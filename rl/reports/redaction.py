@@ -8,39 +8,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-HIDDEN = "***"
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_SECRET_WORDS = frozenset(
-    {"key", "keys", "token", "pat", "auth", "authorization", "bearer", "cookie", "apikey"}
-)
-_SECRET_PARTS = ("password", "passwd", "passphrase", "secret", "credential")
+from rl.settings.parsing.plain import HIDDEN, SECRET_PARTS, URL_LOGIN, is_secret_name
+
 _SECRET = re.compile(
-    r"\b(?:hf_\w{8,}|sk-[\w-]{8,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|AKIA[0-9A-Z]{16}"
-    r"|xox[abp]-[\w-]{8,}|(?:glpat|nvapi)-[\w-]{12,}|gsk_\w{16,}|AIza[\w-]{30,}"
+    r"\b(?:hf_\w{8,}|sk-[\w-]{8,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|A[KS]IA[0-9A-Z]{16}"
+    r"|xox[abeoprs]-[\w-]{8,}|(?:glpat|nvapi)-[\w-]{12,}|gsk_\w{16,}|AIza[\w-]{30,}"
+    r"|(?:npm|r8|dckr_pat|lsv2_[ps]t)_[\w-]{16,}|(?:pypi|tvly|xai|xapp)-[\w-]{16,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)",
+    re.DOTALL,
 )
 """Forms of keys: Hugging Face, OpenAI and others like it, GitHub, AWS, Slack, GitLab, NVIDIA, Groq,
-Google, JSON Web Tokens."""
+Google, npm, Replicate, Docker, LangSmith, PyPI, Tavily, xAI, JSON Web Tokens, private keys."""
 _AFTER = (
-    re.compile(r"(?<=://)[^/\s<>]+(?=@)"),
-    re.compile(r"(?i)(?<=\bbearer )[\w.~+/=-]{6,}"),
-    re.compile(
-        r"""(?ix) (?<![a-z0-9])
-        (?:api[_-]?key | key | token | secret | password | passwd | sig | signature)
-        ["']? \s* [=:] \s* ["']? ((?=[\w.~+/-]*\d) [\w.~+/-]{8,})"""
-    ),
+    URL_LOGIN,
+    re.compile(r"(?i)(?:(?<=\bbearer )|(?<=\bauthorization: basic ))[\w.~+/=-]{6,}"),
 )
-"""Places of keys: before the host of a URL, after "Bearer", and after a name with "=" or ":"."""
+"""Places of keys: before the host of a URL, after "Bearer" and after "Basic" in a header."""
+_NAMED = re.compile(r"""(?<![\w-])([A-Za-z][\w-]*+)["']?\s*+[=:]\s*+["']?""")
+_VALUE = re.compile(r"""[^\s"'&,;<>(){}\[\]]{4,}""")
+"""A name with "=" or ":", and its value, as in a URL's query, a header, a file of settings."""
+_LIKE_A_KEY = re.compile(r"(?=[\w.~+/-]*\d)[\w.~+/=-]{8,}")
+"""A value that a name such as "token" hides. Behind a name such as "password", every value is."""
 _SHORTEST = 6
 """Minimum length of an environment variable's value that is removed from all text."""
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether the value of a setting or an environment variable of this name may be a key."""
-    lower = name.lower()
-    return any(part in lower for part in _SECRET_PARTS) or any(
-        word.lower() in _SECRET_WORDS for word in _WORD.findall(name)
-    )
 
 
 class Redactor:
@@ -68,9 +59,10 @@ class Redactor:
         """The text without secrets and without the user's name in paths and addresses."""
         for key in self._keys:
             text = text.replace(key, HIDDEN)
-        text = _SECRET.sub(HIDDEN, text)
+        # First: a name such as hf_access_token has the form of a key.
+        text = _SECRET.sub(HIDDEN, _hide_values(text))
         for place in _AFTER:
-            text = place.sub(_hide, text)
+            text = place.sub(HIDDEN, text)
         if self._home is not None:
             text = self._home.sub("~", text)
         return self._user.sub("~", text)
@@ -91,8 +83,19 @@ class Redactor:
         return value
 
 
-def _hide(found: re.Match[str]) -> str:
-    """The match with its group, or else the whole match, hidden."""
-    if not found.re.groups:
-        return HIDDEN
-    return found[0].replace(found[1], HIDDEN)
+def _hide_values(text: str) -> str:
+    """The text without the values after names of secrets."""
+    parts, done = list[str](), 0
+    for name in _NAMED.finditer(text):
+        value = _VALUE.match(text, name.end())
+        if value is not None and name.start() >= done and _is_secret(name[1], value[0]):
+            parts += [text[done : value.start()], HIDDEN]
+            done = value.end()
+    return "".join([*parts, text[done:]])
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether ``value`` after ``name`` in a text is a secret, and no word of a sentence."""
+    if any(part in name.lower() for part in SECRET_PARTS):
+        return True
+    return _LIKE_A_KEY.fullmatch(value) is not None and is_secret_name(name)

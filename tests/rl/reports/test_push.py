@@ -83,6 +83,9 @@ def run(tmp_path):
     (best / "model.safetensors").write_bytes(b"weights")
     (best / "trainer_state.pt").write_bytes(b"state")
     (best / ".hidden").write_bytes(b"")
+    (best / "notes.txt").write_bytes(b"private notes")
+    (best / "data").mkdir()
+    (best / "data" / "config.json").write_bytes(b"rows")
     (best / "README.md").write_text('# My agent\n\nfrom_pretrained("USER/MODEL")\n')
     return tmp_path / "run"
 
@@ -102,7 +105,10 @@ def committed(server):
 def test_a_model_is_uploaded_with_its_card_in_one_commit(hub, run, capsys):
     words = [str(run), "repo=user/agent", "private=true", "message=First"]
     assert main(words) == 0
-    result = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert "model.safetensors  0.0 MiB\n" in err
+    assert "not uploaded, as no files of a model: data/config.json, notes.txt (include=" in err
     path, message, files = committed(hub)
     assert path.startswith("/api/models/user/agent/commit/main")
     assert message == "First"
@@ -119,6 +125,20 @@ def test_a_model_is_uploaded_with_its_card_in_one_commit(hub, run, capsys):
     assert len(written) >= 2 and set(written) == {f"Bearer {TOKEN}"}
     assert sorted(result["files"]) == sorted(files)
     assert result["commit"].endswith("a" * 40)
+
+
+def test_other_files_are_uploaded_by_name(hub, run):
+    assert main([str(run), "repo=user/agent", "include=notes.txt,data/*.json"]) == 0
+    files = committed(hub)[2]
+    assert (files["notes.txt"], files["data/config.json"]) == (b"private notes", b"rows")
+    assert "trainer_state.pt" not in files and ".hidden" not in files
+
+
+def test_a_name_of_no_file_is_refused(hub, run, capsys):
+    assert main([str(run), "repo=user/agent", "include=nots.txt"]) == 1
+    model = run / "checkpoints" / "best"
+    assert capsys.readouterr().err == f"error: include (nots.txt) names no file in {model}\n"
+    assert hub.requests == []
 
 
 def test_the_function_uploads_as_well(hub, run):
