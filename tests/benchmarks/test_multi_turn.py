@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -9,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from scipy.stats import ttest_1samp
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from agents.completion import FinishReason, SamplingParams
 from benchmarks.multi_turn import harness
 from benchmarks.multi_turn.__main__ import MARKS, _parser
 from benchmarks.multi_turn.curves import chosen, summary
@@ -29,6 +33,7 @@ from benchmarks.multi_turn.games import (
 )
 from benchmarks.multi_turn.harness import Point, Training
 from benchmarks.multi_turn.job import Job
+from benchmarks.multi_turn.trainers.reinforce import Sampler
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -214,6 +219,45 @@ def test_the_pages_program_hands_in_a_checkpoint(tmp_path, monkeypatch):
     exec(code, {"checkpoint": tmp_path / "model", "step": 20})
     (line,) = (tmp_path / "out" / "points.jsonl").read_text().splitlines()
     assert json.loads(line) == {"model": str(tmp_path / "out" / "points" / "000020"), "step": 20}
+
+
+def test_the_page_shows_the_recorded_results_of_one_seed():
+    page = (HOME / "docs" / "multi-turn-benchmark.md").read_text(encoding="utf-8")
+    file = HOME / "benchmarks" / "results" / "multi_turn" / "reinforce.json"
+    games = json.loads(file.read_text(encoding="utf-8"))["games"]
+    assert games.keys() == GAMES.keys()
+    for game, measured in games.items():
+        row = re.findall(rf"^\| `{game}` \| (0\..*) \|$", page, re.M)[1].split(" | ")
+        found = measured["summary"]
+        shares = [measured["before"], *(p["mean"] for p in found["curve"]), found["area"]["mean"]]
+        assert row[:7] == [f"{share:.2f}" for share in shares]
+        assert row[7:] == [f"{found['seconds']:.0f}", str(found["peak_mib"])]
+
+
+async def test_the_sampler_over_transformers_records_what_the_model_computes():
+    """Two prompts of different lengths are sampled in one batch, and none changes the other."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 11}
+    model = Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, max_position_embeddings=64)).eval()
+    sampler = Sampler(model)
+    sampling = SamplingParams(max_tokens=6, stop_token_ids=(1, 2))
+    prompts = [[3, 4, 5, 6, 7], [8]] * 4
+    found = await asyncio.gather(*(sampler.generate(ids, sampling) for ids in prompts))
+    ends = set()
+    for prompt, completion in zip(prompts, found, strict=True):
+        ids = [*prompt, *completion.token_ids]
+        with torch.no_grad():
+            logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        expected = [
+            float(logprobs[at - 1, token]) for at, token in enumerate(ids) if at >= len(prompt)
+        ]
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+        stopped = completion.finish_reason is FinishReason.STOP_TOKEN
+        assert stopped == (completion.token_ids[-1] in (1, 2))
+        assert not {1, 2} & set(completion.token_ids[:-1])
+        ends.add(stopped)
+    assert ends == {True, False}
 
 
 def test_the_page_shows_the_recorded_results():
