@@ -3,13 +3,15 @@
     python -m benchmarks.viewer.screenshots RUNS RUN OTHER [docs/viewer]
 
 RUNS is a folder of runs, and RUN and OTHER are two of its runs. The command writes a PNG for each
-view of RUN, and ``problems.png``, the first page of OTHER. It needs Chromium.
+view of RUN, and ``problems.png``, the first page of OTHER. It fails if a view lacks its content.
+It needs Chromium.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from aiohttp.test_utils import TestServer
@@ -19,7 +21,19 @@ from rl.viewer.runs import Runs
 from rl.viewer.server import application
 
 WIDTH, HEIGHT = 1120, 700
-SETTLED = "document.getElementById('main').innerText.length > 60"
+_SHOWN_S = 60.0
+CONTENT: Mapping[str, str] = {
+    "runs": "table.runs tbody tr",
+    "overview": "section.curves svg path",
+    "problems": "ul.problems li strong",
+    "episodes": ".rows a.row",
+    "episode": "details.tool",
+    "tokens": ".tokens .t.p5, .tokens .t.n5",
+    "group": ".side > :nth-child(2)",
+    "timeline": ".lane svg rect.bar",
+    "compare": ".both .side, .both > *",
+}
+"""What each view must show before its picture is taken, as a selector of elements."""
 
 
 def views(run: str, other: str, row: str) -> dict[str, str]:
@@ -37,10 +51,16 @@ def views(run: str, other: str, row: str) -> dict[str, str]:
     }
 
 
-async def _picture(browser: Browser, link: str, path: Path) -> None:
+async def _picture(browser: Browser, link: str, view: str, path: Path) -> None:
     await browser.go("about:blank")
     await browser.go(link)
-    await browser.until(SETTLED)
+    try:
+        await browser.until(
+            f"document.querySelector({f'#main {CONTENT[view]}'!r}) !== null", _SHOWN_S
+        )
+    except TimeoutError:
+        shown = await browser.evaluate("document.getElementById('main')?.innerText.slice(0, 300)")
+        raise SystemExit(f"{link} shows no element {CONTENT[view]}, but: {shown}") from None
     # Charts are drawn in the frame after the page.
     await asyncio.sleep(0.5)
     await browser.screenshot(path)
@@ -63,12 +83,12 @@ async def write(runs: Runs, run: str, other: str, folder: Path) -> None:
         home = f"http://127.0.0.1:{server.port}/"
         await browser.size(WIDTH, HEIGHT)
         for name, link in links.items():
-            await _picture(browser, home + link, folder / f"{name}.png")
+            await _picture(browser, home + link, name, folder / f"{name}.png")
         await browser.dark(True)
-        await _picture(browser, home + links["overview"], folder / "dark.png")
+        await _picture(browser, home + links["overview"], "overview", folder / "dark.png")
         await browser.dark(False)
         await browser.size(390, HEIGHT)
-        await _picture(browser, home + links["episode"], folder / "telephone.png")
+        await _picture(browser, home + links["episode"], "episode", folder / "telephone.png")
         if browser.problems:
             raise SystemExit("\n".join(browser.problems))
 

@@ -16,7 +16,7 @@ from rl.errors import UsageError
 from rl.settings.parsing.files import flatten
 from rl.viewer.compare import compare
 from rl.viewer.curves import curves, summary
-from rl.viewer.episodes.episode import read_episode, read_tokens
+from rl.viewer.episodes.episode import read_episode, read_episodes, read_tokens
 from rl.viewer.episodes.index import Query
 from rl.viewer.episodes.rows import Row
 from rl.viewer.runs import Run, Runs
@@ -43,10 +43,12 @@ def show_run(runs: Runs, parameters: Parameters) -> dict[str, Any]:
     run = _run(runs, parameters)
     config, versions = run.config(), run.versions()
     left = run.index.update(_INDEXING_S)
+    problems, checked = run.problems()
     return summary(run) | {
         "config": {key: _as_text(value) for key, value in flatten(config).items()},
         "versions": {key: _as_text(value) for key, value in flatten(versions).items()},
-        "problems": run.problems(),
+        "problems": problems,
+        "checked": checked,
         "errors": run.index.errors(),
         "counts": run.index.counts(),
         "files_left": left,
@@ -98,7 +100,7 @@ def show_group(runs: Runs, parameters: Parameters) -> dict[str, Any]:
     run = _run(runs, parameters)
     row = _row(run, parameters)
     members = run.index.group(row.file, row.grp)
-    return {"members": [_drawn(read_episode(run.trajectories, member)) for member in members]}
+    return {"members": [_drawn(member) for member in read_episodes(run.trajectories, members)]}
 
 
 def show_comparison(runs: Runs, parameters: Parameters) -> dict[str, Any]:

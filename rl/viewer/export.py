@@ -42,6 +42,7 @@ def write_export(runs: Runs, name: str, path: Path, most: int) -> int:
     """
     run = runs.run(name)
     run.index.update(_INDEXING_S)
+    run.problems(_INDEXING_S)
     rows = _chosen(run, most)
     replace_text(path, page(as_json(_answers(runs, run, rows))))
     return len(rows)

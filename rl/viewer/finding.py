@@ -16,6 +16,7 @@ Severity = Literal["high", "medium", "low"]
 KEYS = (
     "mask",
     "template",
+    "identical",
     "stale_sampler",
     "failures",
     "answers_cut",
@@ -51,6 +52,11 @@ class Finding:
     """The episodes that show it: fields of a query of the list of episodes, such as ``{"kind":
     "train", "step": "3-8", "ending": "failed"}``; or names of files and numbers of lines, such as
     ``("step-000012", 0)``."""
+    colour: str = ""
+    """Colour of the tokens with which the named episodes open, such as "advantage". If empty, they
+    open as a conversation."""
+    view: str = ""
+    """The view in which the named episodes open, such as "group". If empty, ``colour`` decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,16 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatFacts:
+    """The chat template of a run, and that of its model."""
+
+    replaced: bool
+    """Whether the run's template is another one than the model's own."""
+    unknown_marks: tuple[str, ...]
+    """Marks of the run's template, such as ``<|im_start|>``, that are no tokens of the model."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunData:
     """What findings are made from."""
 
@@ -75,6 +91,8 @@ class RunData:
     """The episodes of a few training steps."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The content of config.json."""
+    chat: ChatFacts | None = None
+    """The chat template. None if it, or that of the model, is not on this machine."""
 
     @property
     def steps(self) -> list[Mapping[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from rl.viewer.token_findings import token_findings
 READ_STEPS = 2
 """Number of newest steps whose episodes are read."""
 _SEVERITIES = ("high", "medium", "low")
+_EQUAL_ADVICE = "Equal episodes have equal rewards: first make the episodes of a group differ."
 _SHOWN = 20
 """Maximum number of episodes that a finding names."""
 
@@ -26,7 +26,9 @@ def findings(run: RunData) -> list[Finding]:
     first: dict[str, Finding] = {}
     for finding in found:
         first.setdefault(finding.key, finding)
-    return [_with_examples(finding, run.played) for finding in first.values()]
+    if "identical" in first and (tied := first.get("tied_rewards")):
+        first["tied_rewards"] = replace(tied, advice=_EQUAL_ADVICE)
+    return [_with_examples(finding, run) for finding in first.values()]
 
 
 def read_played(trajectories: Path, count: int = READ_STEPS) -> list[Played]:
@@ -46,9 +48,24 @@ def read_played(trajectories: Path, count: int = READ_STEPS) -> list[Played]:
     return played
 
 
-def _with_examples(finding: Finding, played: Sequence[Played]) -> Finding:
-    """The finding. That of cut answers names episodes, because no query selects them."""
+def _with_examples(finding: Finding, run: RunData) -> Finding:
+    """The finding. That of cut answers names the limit, and episodes that no query selects."""
     if finding.key != "answers_cut":
         return finding
-    cut = [(p.name, i) for p in played for i, t in enumerate(p.trajectories) if t.cut_for_length]
-    return replace(finding, episodes=tuple(cut[:_SHOWN])) if cut else finding
+    cut = [
+        (p.name, i) for p in run.played for i, t in enumerate(p.trajectories) if t.cut_for_length
+    ]
+    if not cut:
+        return finding
+    detail = _limit_reached(run) + finding.detail
+    return replace(finding, detail=detail, episodes=tuple(cut[:_SHOWN]))
+
+
+def _limit_reached(run: RunData) -> str:
+    """The limit of tokens of an answer, and the number of answers that reach it."""
+    limit = run.config.get("sampling", {}).get("max_tokens")
+    answers = [turn.num_tokens for p in run.played for t in p.trajectories for turn in t.turns]
+    full = sum(tokens == limit for tokens in answers)
+    if not full:
+        return ""  # The context was full before.
+    return f"sampling.max_tokens is {limit}; {full} of {len(answers)} answers have {limit} tokens. "

@@ -11,8 +11,10 @@ from typing import Any
 
 from rl.run.metrics.no_gradient import (
     CUT,
+    EQUAL,
     FAILED,
     HIGHEST,
+    LOWEST,
     OTHER,
     REASONS,
     REMEDIES,
@@ -40,6 +42,9 @@ _RARE = 0.05
 _TIES_COUNT = 0.3
 """Share of the tokens without an advantage from which equal rewards are their cause. Advantages
 from values or from the whole batch do not need differences within a group."""
+_TIES = {LOWEST, HIGHEST, EQUAL}
+_AS_A_WHOLE = "the rewards of each group were equal: each group succeeded or failed as a whole"
+"""The reason of steps with equal rewards, some of whose episodes succeeded."""
 _SHARE = "staleness/effective_share/"
 
 
@@ -68,13 +73,17 @@ def _no_gradient(run: RunData) -> Iterator[Finding]:
             severity = "high"
         if cause == HIGHEST and severity == "high":
             severity = "medium"  # The tasks are solved.
+        reason, remedy = REASONS[cause], REMEDIES[cause]
+        causes = {cause_in(record) for record in own}
+        if causes <= _TIES and causes not in ({LOWEST}, {HIGHEST}):
+            reason, remedy = _AS_A_WHOLE, REMEDIES[EQUAL]
         yield Finding(
             key,
             severity,
-            f"{len(own)} of {summary.steps} steps had no gradient from rewards: {REASONS[cause]}.",
+            f"{len(own)} of {summary.steps} steps had no gradient from rewards: {reason}.",
             "Every advantage or the whole gradient was 0 in these steps, so they taught nothing. "
             f"The last step with a gradient was {summary.last} steps before the end.",
-            _sentence(REMEDIES[cause]),
+            _sentence(remedy),
             steps_of(own),
             of_steps(steps_of(own), **({"ending": "failed"} if cause == FAILED else {})),
         )
@@ -198,15 +207,19 @@ def _mismatch(run: RunData) -> Iterator[Finding]:
     yield Finding(
         "mismatch",
         "high" if now >= (0.05 if grows else 0.1) else "medium",
-        f"The sampler's probabilities {'move away' if grows else 'differ'} from the learner's: the "
-        f"divergence is {now:.3g} nats per token"
-        + (f", {first:.2g} at the first step." if grows else "."),
+        f"The sampler's probabilities move away from the learner's, as if it kept old weights: the "
+        f"divergence is {now:.3g} nats per token, {first:.2g} at the first step."
+        if grows
+        else "The sampler's probabilities differ from the learner's: the divergence is "
+        f"{now:.3g} nats per token.",
         "Both should have the same weights, so that rounding alone separates them (below 0.005 "
         "nats, also for bfloat16). Advantages are then given to tokens that the learner finds "
         "unlikely.",
-        "Where it grows, updates do not arrive at the sampler, or staleness is too large. Where it "
-        "is constant, sampler and learner differ in precision, sampling settings, template or "
-        "loss mask: see the ratios of tokens. algo.correction.kind=tis bounds the harm.",
+        "Updates do not arrive at the sampler, or staleness is too large. Check policy.load_s, the "
+        "logs of the policy's servers, and a policy plug-in's load_weights."
+        if grows
+        else "Sampler and learner differ in precision, sampling settings, template or loss mask: "
+        "see the ratios of tokens. algo.correction.kind=tis bounds the harm.",
         steps_of(quarter),
         of_steps(steps_of(quarter), sort="step"),
     )

@@ -7,17 +7,21 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rl.errors import UsageError
 from rl.run.process.state import read_state
+from rl.viewer.chat_facts import chat_facts
 from rl.viewer.episodes.index import EpisodeIndex, database_of
 from rl.viewer.episodes.tokens import Decoder, decoder_of
 from rl.viewer.finding import Finding, Played, RunData
 from rl.viewer.findings import READ_STEPS, findings, read_played
 
+FINDING_S = 0.5
+"""Seconds that an answer waits for findings from tokens."""
 _DEPTH = 4
 """How many levels below the folder a run may be."""
 _MARKS = ("metrics.jsonl", "trajectories", "result.json")
@@ -42,8 +46,12 @@ class Run:
         self._metrics: list[dict[str, Any]] = []
         self._decoder = Decoder(None)
         self._finding = threading.Lock()
-        self._problems: tuple[int, list[dict[str, Any]]] | None = None
-        """The number of records from which the findings were made, and the findings."""
+        self._reader: ThreadPoolExecutor | None = None
+        """The thread that makes the findings, because they read tokens."""
+        self._checked: tuple[int, Future[list[dict[str, Any]]]] | None = None
+        """The number of records from which the newest findings are made, and the findings."""
+        self._problems: list[dict[str, Any]] | None = None
+        """The findings that were made last."""
         self._read: tuple[int, int] = (0, 0)
         """The inode of metrics.jsonl, and the number of bytes that were read."""
 
@@ -64,16 +72,37 @@ class Run:
         """The folder of the run's episodes."""
         return self.folder / "trajectories"
 
-    def problems(self) -> list[dict[str, Any]]:
+    def problems(self, seconds: float = FINDING_S) -> tuple[list[dict[str, Any]], bool]:
         """The run's findings, the most important first, each with a query or a list of episodes.
 
-        They are made again when a step is done.
+        They are made again when a step is done. A thread reads the tokens of the newest steps.
+
+        Returns:
+            The findings, and whether they are complete. Those that are not complete after
+            ``seconds`` are the earlier ones, or those from the metrics alone.
         """
         records = self.metrics()
         with self._finding:
-            if self._problems is None or self._problems[0] != len(records):
-                self._problems = len(records), self._find(records)
-            return self._problems[1]
+            if self._checked is None or (
+                self._checked[1].done() and self._checked[0] != len(records)
+            ):
+                self._reader = self._reader or ThreadPoolExecutor(1, "viewer-findings")
+                self._checked = len(records), self._reader.submit(self._find, records)
+            checked = self._checked[1]
+        try:
+            self._problems = checked.result(seconds)
+        except TimeoutError:
+            if self._problems is None:
+                return self._findings_of(records, [], ""), False
+            return self._problems, False
+        return self._problems, True
+
+    def close(self) -> None:
+        """Close the index, and wait for the thread that makes the findings."""
+        if self._reader is not None:
+            self._reader.shutdown(cancel_futures=True)
+        if "index" in vars(self):
+            self.index.close()
 
     def _find(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         newest = sorted(self.trajectories.glob("step-*.npz"))[-2 * READ_STEPS :]
@@ -86,8 +115,16 @@ class Run:
                 played = read_played(self.trajectories)
             except (UsageError, OSError, LookupError, ArithmeticError, RecursionError) as error:
                 unread = str(error)
+        return self._findings_of(records, played, unread)
+
+    def _findings_of(
+        self, records: list[dict[str, Any]], played: list[Played], unread: str
+    ) -> list[dict[str, Any]]:
+        """The findings from these records and episodes; ``unread`` says why there are none."""
+        config = self.config()
         try:
-            found = findings(RunData([_numbers(r) for r in records], played, self.config()))
+            numbers = [_numbers(record) for record in records]
+            found = findings(RunData(numbers, played, config, chat_facts(self.folder, config)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             why = f"config.json or metrics.jsonl has another form than expected: {error!r}"
             found = [Finding("unread", "low", "The run was not checked.", why, "", ())]
@@ -204,10 +241,9 @@ class Runs:
         return names[0]
 
     def close(self) -> None:
-        """Close the indices."""
+        """Close the indices and threads of all runs."""
         for run in self._runs.values():
-            if "index" in vars(run):
-                run.index.close()
+            run.close()
 
     def _below(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
@@ -233,7 +269,15 @@ def as_problem(finding: Finding) -> dict[str, Any]:
         "steps": list(finding.steps),
         "query": query,
         "episodes": [{"file": file, "line": line} for file, line in named],
+        "show": _shown(finding),
     }
+
+
+def _shown(finding: Finding) -> dict[str, str]:
+    """The view in which the page opens the finding's named episodes."""
+    if finding.view:
+        return {"show": finding.view}
+    return {"show": "tokens", "colour": finding.colour} if finding.colour else {}
 
 
 def _name(path: Path | str) -> str:

@@ -29,6 +29,7 @@ def printable(text: str) -> str:
 def overview_text(runs: Runs, run: str, most: int = 40) -> str:
     """A run's findings and its newest episodes, each with the name that ``episode=`` takes."""
     runs.run(run).index.update(_INDEXING_S)
+    runs.run(run).problems(_INDEXING_S)
     shown = show_run(runs, {"run": run})
     lines = [f"{shown['name']}  {shown['env']}  {shown['algo']}  step {shown['steps']}"]
     for problem in shown["problems"]:
@@ -96,10 +97,22 @@ def _lines(episode: Mapping[str, Any]) -> Iterator[str]:
         for call in turn.get("tool_calls", ()):
             arguments = json.dumps(call["arguments"], ensure_ascii=False, default=str)
             failed = f"  error: {call['error']}" if call.get("error") else ""
-            yield from _block(f"  {call['name']} {arguments}{failed}", call["text"])
+            title = f"  {call['name']} {arguments}{_measures(call)}{failed}"
+            yield from _block(title, call["text"])
         rewards = "".join(f"  {key} {value:g}" for key, value in turn["rewards"].items())
         seconds = f"{turn.get('env_s', 0.0):.2f} s"
         yield from _block(f"environment  {seconds}{rewards}", turn["observation"])
+
+
+def _measures(call: Mapping[str, Any]) -> str:
+    """Duration, retries and status of a tool call, as far as they are recorded."""
+    seconds, retries = call.get("seconds"), call.get("retries", 0)
+    found = [
+        "" if seconds is None else f"{seconds:.2f} s",
+        f"retries {retries}" if retries else "",
+        call.get("status", ""),
+    ]
+    return "".join(f"  {one}" for one in found if one)
 
 
 def _block(title: str, text: str) -> list[str]:

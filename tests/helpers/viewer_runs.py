@@ -32,7 +32,8 @@ def episode(
 ) -> Trajectory:
     """An episode of two turns: a call of a tool, then ``answer``."""
     tokenizer, segment = byte_tokenizer(), Segment()
-    call = EnvToolCall("search", {"query": question}, "The friend is Bali.", None, 1.0)
+    measures = (0.125, 2, "HTTP 200")
+    call = EnvToolCall("search", {"query": question}, "The friend is Bali.", None, 1.0, *measures)
     turns = []
     for number, (context, action) in enumerate([(question, "look"), (call.text, answer)]):
         ids = tokenizer.encode(action).ids

@@ -6,7 +6,7 @@ import gzip
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from agents.segment import COLUMNS
 from rl.errors import UsageError
-from rl.rollout.trajectory_files import LINES, tokens_path
+from rl.rollout.token_table import EPISODE, add_calls
+from rl.rollout.trajectory_files import LINES, read_calls, tokens_file
 from rl.viewer.episodes.rows import (
+    DAMAGED_NUMBERS,
     EpisodeFile,
     Row,
     ending_of,
@@ -24,6 +26,7 @@ from rl.viewer.episodes.rows import (
     read_record,
     reward_of,
     shaped_reward_of,
+    without_numbers,
 )
 from rl.viewer.episodes.tokens import Decoder
 
@@ -43,7 +46,28 @@ def read_episode(folder: Path, row: Row) -> dict[str, Any]:
     Raises:
         UsageError: the episode cannot be read.
     """
-    record = _record(_file(folder, row), row)
+    (episode,) = read_episodes(folder, [row])
+    return episode
+
+
+def read_episodes(folder: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The records of several episodes of one file, as :func:`read_episode` returns them.
+
+    The file is decompressed once, if the rows are in the order of its lines.
+
+    Raises:
+        UsageError: an episode cannot be read.
+    """
+    if not rows:
+        return []
+    file = _file(folder, rows[0])
+    records = _records(file, rows)
+    for record, row in zip(records, rows, strict=True):
+        _add_measures(file, row, record)
+    return [_described(record, row) for record, row in zip(records, rows, strict=True)]
+
+
+def _described(record: Mapping[str, Any], row: Row) -> dict[str, Any]:
     shown = {key: value for key, value in record.items() if key not in ("segments", "tokens")}
     return shown | {
         "row": row._asdict(),
@@ -59,16 +83,17 @@ def read_tokens(folder: Path, row: Row, decoder: Decoder) -> dict[str, Any]:
 
     ``logprob`` is the sampler's log-probability, ``learner`` the learner's before the update, and
     ``ratio`` their quotient as probabilities. A list that the run did not record is missing. A
-    token that was not trained has None.
+    token that was not trained has None. ``damaged`` says why the learner's numbers cannot be read,
+    or is "".
 
     Raises:
         UsageError: the tokens cannot be read.
     """
     file = _file(folder, row)
-    record = _record(file, row)
+    (record,) = _records(file, [row])
     segments, start = [], 0
     try:
-        table = _table(file, row) if row.token >= 0 else {}
+        table, damaged = _table(file, row, record.get("tokens")) if row.token >= 0 else ({}, "")
         for segment in record["segments"]:
             if row.token < 0:
                 columns = {name: np.asarray(segment[name]) for name in COLUMNS}
@@ -80,16 +105,21 @@ def read_tokens(folder: Path, row: Row, decoder: Decoder) -> dict[str, Any]:
             segments.append(own | _shown(columns, decoder))
     except _DAMAGED as error:
         raise UsageError(f"the tokens of {file.path} cannot be read: {error}") from error
-    return {"segments": segments, "decoded": decoder.known}
+    return {"segments": segments, "decoded": decoder.known, "damaged": damaged}
 
 
-def _table(file: EpisodeFile, row: Row) -> dict[str, NDArray[Any]]:
-    """The columns of all tokens of an episode."""
+def _table(
+    file: EpisodeFile, row: Row, checksum: int | None
+) -> tuple[dict[str, NDArray[Any]], str]:
+    """The columns of all tokens of an episode, and why the learner's are missing, or ""."""
     end = row.token + row.tokens
-    table = read_slice(tokens_path(file.path), tuple(COLUMNS), row.token, end)
+    table = read_slice(tokens_file(file.path, checksum), tuple(COLUMNS), row.token, end)
     if file.learner_path.exists():
-        table |= read_slice(file.learner_path, LEARNER, row.token, end)
-    return table
+        try:
+            table |= read_slice(file.learner_path, LEARNER, row.token, end)
+        except DAMAGED_NUMBERS as error:
+            return table, without_numbers(file, error)
+    return table, ""
 
 
 def read_slice(path: Path, names: tuple[str, ...], start: int, end: int) -> dict[str, NDArray[Any]]:
@@ -114,6 +144,18 @@ def read_slice(path: Path, names: tuple[str, ...], start: int, end: int) -> dict
                     left -= len(file.read(min(left, _CHUNK))) or left
                 found[name] = np.frombuffer(file.read((end - start) * dtype.itemsize), dtype)
     return found
+
+
+def _add_measures(file: EpisodeFile, row: Row, record: dict[str, Any]) -> None:
+    """Add the duration, the retries and the status of the episode's tool calls, if recorded."""
+    table = read_calls(file.path, record.get("tokens"))
+    own = {name: column[table[EPISODE] == row.line] for name, column in table.items()}
+    if own:
+        own[EPISODE] = np.zeros_like(own[EPISODE])
+    try:
+        add_calls([record], own)
+    except ValueError as error:
+        raise UsageError(f"the tool calls of {file.path} cannot be read: {error}") from error
 
 
 def _shown(columns: Mapping[str, NDArray[Any]], decoder: Decoder) -> dict[str, Any]:
@@ -147,11 +189,14 @@ def _file(folder: Path, row: Row) -> EpisodeFile:
     return file
 
 
-def _record(file: EpisodeFile, row: Row) -> dict[str, Any]:
+def _records(file: EpisodeFile, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    records = []
     try:
         with gzip.open(file.path, "rb") as lines:
-            lines.seek(row.byte)
-            return read_record(lines.readline(), file.path)
+            for row in rows:
+                lines.seek(row.byte)
+                records.append(read_record(lines.readline(), file.path))
+        return records
     except _DAMAGED as error:
         if isinstance(error, UsageError):
             raise

@@ -23,10 +23,18 @@ from typing import Any
 from rl.errors import UsageError
 from rl.files import turnwise_cache
 from rl.rollout.trajectory_files import LINES
-from rl.viewer.episodes.rows import EpisodeFile, Row, episode_file, read_rows, storable
+from rl.viewer.episodes.rows import (
+    EpisodeFile,
+    Row,
+    episode_file,
+    read_advantages,
+    read_rows,
+    storable,
+)
 
-VERSION = 1
-"""Number of the index's layout. An index with another number is made again."""
+VERSION = 2
+"""Number of the index's layout and of the meaning of its columns. An index with another number is
+made again."""
 _REMEMBERED = 8
 """Number of queries whose results stay in memory."""
 _COLUMNS = ", ".join(Row._fields)
@@ -237,10 +245,11 @@ class EpisodeIndex:
 
     def _read(self, file: EpisodeFile) -> None:
         signature = file.signature()
-        error = None
+        error: str | None = None
         found: list[tuple[Row, str]] = []
         try:
-            found = list(read_rows(file))
+            advantages, error = read_advantages(file)
+            found = list(read_rows(file, advantages))
         except FileNotFoundError:
             return
         except _DAMAGED as bad:

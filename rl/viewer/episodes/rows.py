@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +14,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.completion import FinishReason
 from rl.errors import UsageError
 from rl.rollout.trajectory_files import FORMAT, LINES, tokens_path
 
-FINISHED, FAILED = "finished", "failed"
+FINISHED, FAILED, CUT = "finished", "failed", "cut"
 """Endings of episodes that were not truncated. A truncated episode's ending is its stop reason."""
 KINDS = ("train", "validation", "test before", "test after")
 _NAME = re.compile(r"(?:(step|validation)-(\d+)|test-(before|after))\.jsonl\.gz")
 _PREVIEW = 160
+DAMAGED_NUMBERS = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+"""Errors of reading a damaged file of the learner's numbers."""
 
 
 class EpisodeFile(NamedTuple):
@@ -104,14 +117,17 @@ class Row(NamedTuple):
     """Offset of the episode's first token in the table of tokens, or -1 if the line has tokens."""
 
 
-def read_rows(file: EpisodeFile) -> Iterator[tuple[Row, str]]:
+def read_rows(file: EpisodeFile, advantages: NDArray[np.float32]) -> Iterator[tuple[Row, str]]:
     """The rows of a file's episodes, and the text of each episode for the search.
+
+    Args:
+        file: the file.
+        advantages: the advantage of each token, or an empty array.
 
     Raises:
         UsageError: the file is damaged, or a newer version wrote it.
         OSError: the file cannot be read.
     """
-    advantages = _advantages(file)
     byte = token = 0
     group = -1
     with gzip.open(file.path, "rb") as lines:
@@ -154,10 +170,15 @@ def read_record(line: bytes, path: Path) -> dict[str, Any]:
 
 
 def ending_of(record: Mapping[str, Any]) -> str:
-    """How an episode ended: finished, failed, or its stop reason."""
+    """How an episode ended: failed, its stop reason, cut if the last answer was, or finished."""
     if record.get("failure"):
         return FAILED
-    return record.get("stop_reason") or FINISHED
+    stopped: str | None = record.get("stop_reason")
+    if stopped:
+        return stopped
+    turns = record.get("turns")
+    ends = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
+    return CUT if turns and turns[-1].get("finish_reason") in ends else FINISHED
 
 
 def reward_of(record: Mapping[str, Any]) -> float:
@@ -225,13 +246,34 @@ def _num_tokens(segment: Mapping[str, Any]) -> int:
     return len(segment["token_ids"]) if "token_ids" in segment else int(segment["num_tokens"])
 
 
-def _advantages(file: EpisodeFile) -> NDArray[np.float32]:
-    """The advantage of each token of a file, or an empty array if the run recorded none."""
+def read_advantages(file: EpisodeFile) -> tuple[NDArray[np.float32], str | None]:
+    """The advantage of each token of a file, and why they cannot be read, or None.
+
+    The array is empty if the run recorded none, or if the learner's file is damaged.
+    """
     nothing = np.empty(0, np.float32)
     if not file.learner_path.exists() or not tokens_path(file.path).exists():
-        return nothing
-    with file.learner_path.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
-        return archive["advantages"] if "advantages" in archive.files else nothing
+        return nothing, None
+    if not zipfile.is_zipfile(file.learner_path):
+        # numpy would advise to load the file unsafely.
+        return nothing, without_numbers(file, ValueError("File is not a zip file"))
+    try:
+        with file.learner_path.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
+            found = archive["advantages"] if "advantages" in archive.files else nothing
+    except DAMAGED_NUMBERS as error:
+        return nothing, without_numbers(file, error)
+    if found.ndim != 1 or not np.issubdtype(found.dtype, np.floating):
+        wrong = f"its advantages have the shape {found.shape} and the type {found.dtype}"
+        return nothing, without_numbers(file, ValueError(wrong))
+    return found, None
+
+
+def without_numbers(file: EpisodeFile, error: Exception) -> str:
+    """The line about episodes that are shown without the learner's numbers."""
+    return (
+        f"{file.learner_path} is damaged ({error}): its episodes are shown without advantages, "
+        "ratios and entropies"
+    )
 
 
 def _mean(values: NDArray[np.float32]) -> float | None:

@@ -12,7 +12,8 @@ from huggingface_hub.errors import HFValidationError
 from tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
-_FILE = "tokenizer.json"
+TOKENIZER = "tokenizer.json"
+"""Name of a tokenizer's file."""
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 _LONGEST = 6
 """Tokens after which an unfinished character is shown as it is. A character has 4 bytes at most."""
@@ -60,20 +61,32 @@ def decoder_of(folder: Path, model: str) -> Decoder:
 
     Nothing is downloaded.
     """
-    checkpoints = folder / "checkpoints"
-    found = sorted(checkpoints.glob(f"*/{_FILE}"), reverse=True) if checkpoints.is_dir() else []
-    # A model's folder may have a name that no repository, or no user, can have.
-    with suppress(RuntimeError):
-        found += [Path(model).expanduser() / _FILE] if model else []
-    with suppress(HFValidationError):
-        if model.count("/") == 1 and not model.startswith(("/", ".")):
-            cached = try_to_load_from_cache(model, _FILE)
-            if isinstance(cached, str):
-                found.append(Path(cached))
-    for path in found:
+    found = [*checkpoint_files(folder, TOKENIZER), file_of_model(model, TOKENIZER)]
+    for path in filter(None, found):
         if path.is_file():
             try:
                 return Decoder(Tokenizer.from_file(str(path)))
             except Exception as error:  # The library raises no other type.
                 logger.warning("%s cannot be read: %s", path, error)
     return Decoder(None)
+
+
+def checkpoint_files(folder: Path, name: str) -> list[Path]:
+    """The files called ``name`` in a run's checkpoints, the newest checkpoint first."""
+    checkpoints = folder / "checkpoints"
+    return sorted(checkpoints.glob(f"*/{name}"), reverse=True) if checkpoints.is_dir() else []
+
+
+def file_of_model(model: str, name: str) -> Path | None:
+    """A file of a model's folder, or of its download; None if this machine does not have it."""
+    # A model's folder may have a name that no repository, or no user, can have.
+    with suppress(RuntimeError):
+        path = Path(model).expanduser() / name
+        if model and path.is_file():
+            return path
+    with suppress(HFValidationError):
+        if model.count("/") == 1 and not model.startswith(("/", ".")):
+            cached = try_to_load_from_cache(model, name)
+            if isinstance(cached, str):
+                return Path(cached)
+    return None

@@ -55,7 +55,7 @@
     const refresh = async () => {
       const [run, main] = await Promise.all([view.api("run", {run: name}), view.api("curves", {run: name})]);
       const added = names.length ? await view.api("curves", {run: name, names: names.join(",")}) : {curves: []};
-      const now = JSON.stringify([run.problems, run.result, run.state?.verdict, run.steps, run.counts, run.files_left, main, added]);
+      const now = JSON.stringify([run.problems, run.checked, run.result, run.state?.verdict, run.steps, run.counts, run.files_left, main, added]);
       if (now === before) return;
       before = now;
       head(parts.head, run);
@@ -87,7 +87,8 @@
   const wrong = (box, run) => {
     const found = run.problems;
     box.replaceChildren(h("h2", {}, "What is wrong"));
-    if (!found.length && !run.errors.length) box.append(view.empty("No problem was found."));
+    if (!run.checked) box.append(h("p", {class: "hint"}, "The tokens of the newest steps are being read."));
+    else if (!found.length && !run.errors.length) box.append(view.empty("No problem was found."));
     box.append(h("ul", {class: "problems"}, found.map((problem) => h("li", {class: problem.severity},
       h("strong", {}, view.line(problem.title, 300)),
       h("p", {}, view.line(problem.detail, 1000)),
@@ -102,7 +103,7 @@
       found.push(h("a", {href: view.link(["run", run, "episodes"], problem.query)}, "its episodes"));
     }
     for (const episode of (problem.episodes || []).slice(0, 6)) {
-      found.push(h("a", {href: view.episodeLink(run, episode)}, `${episode.file}/${episode.line}`));
+      found.push(h("a", {href: view.episodeLink(run, episode, problem.show)}, `${episode.file}/${episode.line}`));
     }
     return found.length ? h("p", {class: "evidence"}, found.map((link, i) => [i ? " · " : "", link])) : "";
   };

@@ -36,7 +36,7 @@
       legend.textContent = COLOURS[colour].legend;
       blocks.replaceChildren(...answer.segments.map((segment, number) => block(segment, number, answer, colour)));
     };
-    const missing = known.includes("advantage") ? "" : h("p", {class: "hint"}, "The run recorded no advantages, ratios and entropies of these tokens: they are recorded for training episodes.");
+    const missing = answer.damaged ? h("p", {class: "note warn"}, view.line(answer.damaged, 600)) : known.includes("advantage") ? "" : h("p", {class: "hint"}, "The run recorded no advantages, ratios and entropies of these tokens: they are recorded for training episodes.");
     box.append(
       h("div", {class: "filters"}, view.select("Colour by", colour, known.map((name) => [name, COLOURS[name].title]), (value) => {
         colour = value;

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from viewer_runs import episode, groups_of, write_run, write_step
 
+from agents.completion import FinishReason
 from rl.errors import UsageError
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.viewer.episodes.index import EpisodeIndex, Query, database_of
@@ -207,13 +208,19 @@ def test_failed_and_cut_episodes_have_their_ending(tmp_path):
     cut = episode(
         "a", "b", 0.0, member=1, terminated=False, truncated=True, stop_reason="turn_limit"
     )
-    write_step(tmp_path, "test-after", [TrajectoryGroup([failed, cut])], learner=False)
+    short, long = episode("a", "b", 0.0, member=2), episode("a", "b", 0.0, member=3)
+    short.turns[-1].finish_reason = long.turns[0].finish_reason = FinishReason.LENGTH
+    members = [failed, cut, short, long]
+    write_step(tmp_path, "test-after", [TrajectoryGroup(members)], learner=False)
     index = EpisodeIndex(tmp_path / "trajectories", None)
     index.update(60.0)
     rows = index.rows(index.find(Query(kind="test after")))
     assert [(row.ending, row.failure) for row in rows] == [
         ("failed", "EnvFailure"),
         ("turn_limit", ""),
+        ("cut", ""),
+        ("finished", ""),
     ]
+    assert len(index.find(Query(ending="cut"))) == 1
     assert index.counts()["failure"] == {"EnvFailure": 1}
     index.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
+from viewer_runs import groups_of
 
 from agents.completion import Completion, FinishReason
 from rl.credit.algorithms import ALGORITHMS
@@ -21,8 +22,9 @@ from rl.run.folder import read_jsonl
 from rl.run.metrics.episodes import rollout_metrics, staleness_metrics
 from rl.run.metrics.no_gradient import PREFIX, cause_of
 from rl.train import main
-from rl.viewer.finding import KEYS, Played, RunData
+from rl.viewer.finding import KEYS, ChatFacts, Played, RunData
 from rl.viewer.findings import findings, read_played
+from rl.viewer.runs import as_problem
 
 ENDS = (1, 2, 3, 4, 5)
 """Tokens that end an answer."""
@@ -32,8 +34,9 @@ CONFIG = {"group_size": 4, "staleness": 0, "eval": {"tasks": 100}, "algo": {"nam
 class Sampler:
     """Plays episodes of two turns with a model of 23 tokens; even tokens are rewarded."""
 
-    def __init__(self, model, limit=40, reward=None, text="even"):
+    def __init__(self, model, limit=40, reward=None, text="even", heat=1.0, claimed=None):
         self.model, self.limit, self.text = model, limit, text
+        self.heat, self.claimed = heat, claimed or heat
         self.reward = reward or (lambda ids: sum(i % 2 == 0 for i in ids) / len(ids))
         self.generator = torch.Generator().manual_seed(0)
 
@@ -42,8 +45,9 @@ class Sampler:
         ids, logprobs = [], []
         while len(ids) < self.limit and not (ids and ids[-1] in ENDS):
             logits = self.model(input_ids=torch.tensor([prompt + ids])).logits[0, -1]
-            log_p = logits.log_softmax(-1)
-            ids.append(int(torch.multinomial(log_p.exp(), 1, generator=self.generator)))
+            chances = (logits / self.heat).softmax(-1)
+            ids.append(int(torch.multinomial(chances, 1, generator=self.generator)))
+            log_p = (logits / self.claimed).log_softmax(-1)
             logprobs.append(min(0.0, log_p[ids[-1]].item()))
         reason = FinishReason.STOP_TOKEN if ids[-1] in ENDS else FinishReason.LENGTH
         return Completion(tuple(ids), tuple(logprobs), (version,) * len(ids), reason)
@@ -105,10 +109,120 @@ def test_tied_rewards(make_model):
     assert finding.episodes == {"kind": "train", "step": "1-4"}
 
 
+def with_sampling(run, **settings):
+    return replace(run, config={**run.config, "sampling": {"temperature": 1.0, **settings}})
+
+
+COLD = 1e-6
+"""A temperature at which the small random model of these tests gives one token all the chance."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause", "advice"),
+    [
+        ({"temperature": 0.01}, "sampling.temperature is 0.01", "sampling.temperature=1"),
+        ({"temperature": 0}, "sampling.temperature is 0", "sampling.temperature=1"),
+        ({"top_k": 1}, "sampling.top_k is 1", "sampling.top_k=0"),
+        (
+            {"temperature": 0.1, "top_p": 0.05},
+            "sampling.temperature is 0.1, sampling.top_p is 0.05",
+            "sampling.temperature=1 sampling.top_p=1",
+        ),
+    ],
+)
+def test_identical_episodes_of_a_group_are_named_with_the_setting(
+    make_model, settings, cause, advice
+):
+    model = make_model(layers=1)
+    run = with_sampling(run_of(model, Sampler(model, heat=COLD).step), **settings)
+    found = findings(run)
+    assert (found[0].key, found[0].severity) == ("identical", "high")
+    assert found[0].title == f"The 4 episodes of a group are the same (4 of 4 groups): {cause}."
+    assert found[0].advice == f"{advice}."
+    assert as_problem(found[0])["show"] == {"show": "group"}
+    assert found[0].episodes == tuple((p.name, i) for p in run.played for i in (0, 4))
+    (tied,) = (f for f in found if f.key == "tied_rewards")
+    assert "group_size" not in tied.advice
+
+
+@pytest.mark.parametrize(
+    ("claimed", "cause"),
+    [
+        (1.0, "the policy does not sample"),
+        (COLD, "the policy gives each token the probability 1"),
+    ],
+)
+def test_a_policy_that_does_not_sample(make_model, claimed, cause):
+    model = make_model(layers=1)
+    run = run_of(model, Sampler(model, heat=COLD, claimed=claimed).step)
+    finding = first(with_sampling(run))
+    assert (finding.key, finding.severity) == ("identical", "high")
+    assert finding.title.endswith(f" (4 of 4 groups): {cause}.")
+
+
+def test_short_answers_in_common_are_no_identical_episodes():
+    """Members that agree by chance: the policy gives the one token that they share 0.98."""
+    episodes = [alike(member, [7], [-0.02]) for _ in range(8) for member in range(8)]
+    played = [Played("step-000001", 1, episodes)]
+    assert findings(with_sampling(RunData([], played, CONFIG))) == []
+    # A few tokens of probability 1 are such a common answer too, and so are solved tasks.
+    for answer, outcome in (([7], 0.0), ([7] * 20, 1.0)):
+        episodes = [
+            alike(member, answer, [0.0] * len(answer), outcome=outcome) for member in range(8)
+        ]
+        assert findings(with_sampling(RunData([], [Played("step-000001", 1, episodes)]))) == []
+
+
+def test_a_group_of_one_and_episodes_without_tokens_are_not_identical():
+    cold = {"temperature": 0.01}
+    alone = [alike(0, [7] * 9, [-0.1] * 9) for _ in range(16)]
+    empty = [Trajectory("toy", {}, 0, 0, member, truncated=True) for member in range(16)]
+    for episodes in (alone, empty):
+        run = with_sampling(RunData([], [Played("step-000001", 1, episodes)]), **cold)
+        assert findings(run) == []
+
+
+def alike(member, ids, logprobs, outcome=0.0):
+    """An episode of one answer."""
+    segment = Segment()
+    segment.append_context([6, 6], 0)
+    segment.append_completion(Completion(ids, logprobs, [0] * len(ids), FinishReason.STOP_TOKEN), 0)
+    turns = [Turn("7", "", FinishReason.STOP_TOKEN, len(ids), {"right": outcome})]
+    return Trajectory("toy", {}, 0, 0, member, [segment], turns, terminated=True, outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("causes", "reason"),
+    [
+        (["none_succeeded"] * 4, "all rewards were equal: no episode succeeded"),
+        (["all_succeeded"] * 4, "all rewards were equal: every episode succeeded"),
+        (
+            ["none_succeeded", "equal", "none_succeeded", "none_succeeded"],
+            "the rewards of each group were equal: each group succeeded or failed as a whole",
+        ),
+        (
+            ["none_succeeded", "all_succeeded"],
+            "the rewards of each group were equal: each group succeeded or failed as a whole",
+        ),
+    ],
+)
+def test_no_episode_succeeded_is_said_only_if_none_did(causes, reason):
+    records = [r | {PREFIX + c: 1.0} for r, c in zip(steps(len(causes)), causes, strict=True)]
+    count = len(causes)
+    title = first(RunData(records)).title
+    assert title == f"{count} of {count} steps had no gradient from rewards: {reason}."
+
+
 def test_cut_answers(make_model):
     model = make_model(layers=1)
     run = run_of(model, Sampler(model, limit=2).step)
+    run = replace(run, config=run.config | {"sampling": {"max_tokens": 2}})
     finding = first(run)
+    turns = [turn for p in run.played for t in p.trajectories for turn in t.turns]
+    full = sum(turn.num_tokens == 2 for turn in turns)
+    assert full > 16
+    numbers = f"sampling.max_tokens is 2; {full} of 32 answers have 2 tokens. "
+    assert finding.detail.startswith(numbers)
     assert (finding.key, finding.severity) == ("answers_cut", "high")
     assert "were cut at the token limit" in finding.title
     episodes = {played.name: played.trajectories for played in run.played}
@@ -176,6 +290,36 @@ def test_trained_observations_are_a_mask_problem_unless_the_settings_ask_for_the
     assert finding.title.endswith("% of the trained tokens were written by the environment.")
     asked = CONFIG | {"algo": {"name": "grpo", "row": {"mask_observations": False}}}
     assert "mask" not in {f.key for f in findings(RunData(run.records, run.played, asked))}
+
+
+@pytest.mark.parametrize(("by", "side"), [(-1, "before"), (1, "after")])
+def test_a_learner_that_trains_beside_the_sampled_tokens(by, side):
+    """The files have the right mask; the learner's numbers stand one place beside it."""
+    episodes = [t for group in groups_of(1) for t in group.trajectories]
+    for trajectory in episodes:
+        trajectory.segments[0].append_context([4], 1)
+    masks = [np.roll(np.asarray(t.segments[0].loss_mask), by) for t in episodes]
+    numbers = np.where(np.concatenate(masks), -1.0, np.nan).astype(np.float32)
+    columns = {"advantages": numbers, "logprobs": numbers}
+    finding = first(RunData([], [Played("step-000001", 1, episodes, columns)], CONFIG))
+    assert (finding.key, finding.severity, finding.colour) == ("mask", "high", "advantage")
+    assert finding.title == (
+        f"The loss mask is off by one: the learner trained the token {side} each sampled one."
+    )
+    assert finding.episodes == tuple(("step-000001", line) for line in range(6))
+
+
+def test_a_template_with_marks_that_the_model_does_not_know():
+    episodes = [t for group in groups_of(1) for t in group.trajectories]
+    played = [Played("step-000001", 1, episodes)]
+    wrong = ChatFacts(replaced=True, unknown_marks=("<|im_start|>", "<|im_end|>"))
+    finding = first(RunData([], played, CONFIG, wrong))
+    assert (finding.key, finding.severity) == ("template", "high")
+    assert "<|im_start|>, <|im_end|> are no tokens of the model" in finding.title
+    solved = RunData([{"step": 9, "eval/success": 0.8}], played, CONFIG, wrong)
+    assert first(solved).severity == "medium"
+    for fine in (ChatFacts(False, ("<|im_start|>",)), ChatFacts(True, ()), None):
+        assert findings(RunData([], played, CONFIG, fine)) == []
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def test_an_episode_as_text(run, capsys):
     assert "task 2  step-000002/5  member 1 of 2" in shown
     assert "reward 0.000  advantage -0.500  finished" in shown
     assert "--- turn 1  4 tokens  0.50 s\nlook" in shown
-    assert '---   search {"query": "Question 2 of step 2: who is the friend?"}' in shown
+    call = 'search {"query": "Question 2 of step 2: who is the friend?"}'
+    assert f"---   {call}  0.12 s  retries 2  HTTP 200\nThe friend is Bali." in shown
     assert "--- environment  0.25 s  right 0\n" in shown
 
 

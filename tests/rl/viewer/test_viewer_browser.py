@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,6 +10,7 @@ from aiohttp.test_utils import TestServer
 from viewer_runs import episode, write_run, write_step
 
 from benchmarks.viewer.browser import find_chromium, open_browser
+from benchmarks.viewer.screenshots import CONTENT, write
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.viewer.export import write_export
 from rl.viewer.runs import Runs
@@ -62,10 +64,42 @@ async def test_every_view_shows_its_part_without_an_error(runs):
         assert browser.problems == []
 
 
+@pytest.fixture
+def pictured(runs):
+    """The runs without the hostile episode."""
+    for path in (runs.root / "a" / "trajectories").glob("step-000004*"):
+        path.unlink()
+    return runs
+
+
+async def test_pictures_of_all_views_that_the_docs_show(pictured, tmp_path, request):
+    metrics = pictured.root / "b" / "metrics.jsonl"
+    lines = [
+        json.loads(line) | {"completions/clipped_ratio": 0.9}
+        for line in metrics.read_text().splitlines()
+    ]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    await write(pictured, "a", "b", tmp_path / "pictures")
+    made = {path.name for path in (tmp_path / "pictures").iterdir()}
+    docs = request.config.rootpath / "docs"
+    assert made == {path.name for path in (docs / "viewer").glob("*.png")}
+    page = (docs / "viewer.md").read_text()
+    assert [name for name in made if f"(viewer/{name})" not in page] == []
+    assert sum(path.stat().st_size for path in (docs / "viewer").iterdir()) < 1_200_000
+
+
+async def test_a_view_without_its_content_gets_no_picture(pictured, tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.viewer.screenshots._SHOWN_S", 1.0)
+    monkeypatch.setitem(CONTENT, "runs", "table.nowhere")
+    with pytest.raises(SystemExit, match=r"shows no element table\.nowhere, but: "):
+        await write(pictured, "a", "b", tmp_path / "pictures")
+
+
 async def test_a_tool_call_unfolds(runs):
     async with page_of(runs) as (browser, url):
         await browser.go(f"{url}#/run/a/episode/step-000002/4")
         await browser.until("document.querySelectorAll('details.tool').length === 1")
+        await browser.until(f"{TEXT}.includes('0.13 s · 2 retries · HTTP 200')")
         await browser.evaluate("document.querySelector('details.tool summary').click()")
         await browser.until(f'{TEXT}.includes(\'"query": "Question 2 of step 2\')')
 

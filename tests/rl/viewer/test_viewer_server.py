@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import gzip
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 import zipfile
 
@@ -22,6 +24,7 @@ from viewer_runs import episode, write_run, write_step
 from rl.errors import UsageError
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.viewer.api import ANSWERS
+from rl.viewer.findings import read_played
 from rl.viewer.runs import Runs
 from rl.viewer.server import PAGE, application, is_local, serve
 
@@ -94,7 +97,9 @@ async def test_episodes_are_listed_in_parts(client):
 async def test_an_episode_has_its_turns_and_its_group(client):
     answer = await ask(client, "episode", **PLACE)
     assert [turn["action"] for turn in answer["turns"]] == ["look", "Bali"]
-    assert answer["turns"][0]["tool_calls"][0]["text"] == "The friend is Bali."
+    (call,) = answer["turns"][0]["tool_calls"]
+    assert call["text"] == "The friend is Bali."
+    assert (call["seconds"], call["retries"], call["status"]) == (0.125, 2, "HTTP 200")
     assert [member["line"] for member in answer["group"]] == [4, 5]
     group = await ask(client, "group", **PLACE)
     assert [member["reward"] for member in group["members"]] == [1.0, 0.0]
@@ -396,15 +401,21 @@ def test_a_run_that_is_the_folder_itself_is_the_only_one(tmp_path):
 def test_the_command_serves_until_it_is_stopped(tmp_path):
     write_run(tmp_path / "runs" / "a")
     command = [sys.executable, "-m", "rl.view", str(tmp_path / "runs"), "port=0"]
+    # A job in the background of a shell ignores interrupts, and so do its children.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        stop, expected = signal.SIGTERM, -signal.SIGTERM
+    else:
+        stop, expected = signal.SIGINT, 130
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stderr.readline()
             address = re.search(r"http://127\.0\.0\.1:\d+/", line)[0]
             with urllib.request.urlopen(f"{address}api/runs", timeout=60) as response:
                 assert json.load(response)["runs"][0]["name"] == "a"
+            process.send_signal(stop)
+            assert process.wait(timeout=60) == expected
         finally:
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 130
+            process.kill()
 
 
 def test_every_answer_is_in_use_by_the_page():
@@ -454,3 +465,49 @@ async def test_tokens_that_cannot_be_checked_are_a_remark(runs, client):
         "The tokens of the newest steps were not checked.",
     )
     assert "step-000003" in remark["detail"]
+
+
+async def test_damaged_numbers_of_the_learner_hide_no_episode(runs, client):
+    (runs.root / "a" / "trajectories" / "step-000003.learner.npz").write_bytes(b"damaged")
+    answer = await ask(client, "episodes", run="a", step="3")
+    assert answer["total"] == 6
+    assert {row["advantage"] for row in answer["rows"]} == {None}
+    run = await ask(client, "run", run="a")
+    (error,) = run["errors"]
+    assert "step-000003.learner.npz is damaged" in error
+    tokens = await ask(client, "tokens", run="a", file="step-000003", line="0")
+    assert "is damaged" in tokens["damaged"]
+    assert "advantage" not in tokens["segments"][0]
+    assert (await ask(client, "tokens", **PLACE))["damaged"] == ""
+
+
+async def test_a_group_is_read_from_its_file_in_one_pass(runs, client, monkeypatch):
+    await ask(client, "episodes", run="a")
+    opened = []
+    real = gzip.open
+
+    def counted(path, *rest):
+        opened.append(path)
+        return real(path, *rest)
+
+    monkeypatch.setattr(gzip, "open", counted)
+    group = await ask(client, "group", **PLACE)
+    assert len(group["members"]) == 2
+    assert len(opened) == 1
+
+
+async def test_a_run_opens_while_the_tokens_of_its_newest_steps_are_read(runs, client, monkeypatch):
+    reading = threading.Event()
+
+    def slow(folder):
+        assert reading.wait(60.0)
+        return read_played(folder)
+
+    monkeypatch.setattr("rl.viewer.runs.read_played", slow)
+    try:
+        assert (await ask(client, "run", run="a"))["checked"] is False
+    finally:
+        reading.set()
+    problems, checked = await asyncio.to_thread(runs.run("a").problems, 60.0)
+    assert checked
+    assert (await ask(client, "run", run="a"))["problems"] == problems
