@@ -25,7 +25,7 @@ from rl.run.process.command import INTERRUPTED, run_command
 from rl.run.process.host import COMMAND, Host
 from rl.run.splits import check_splits
 from rl.settings.parsing.files import as_values
-from rl.settings.parsing.plain import to_plain
+from rl.settings.parsing.plain import to_plain, without_secrets
 from rl.settings.run import run_path
 from rl.settings.train import PRESETS, TrainConfig
 
@@ -131,7 +131,7 @@ def _tracker(
     from rl.tracking.sink import RunInfo
     from rl.tracking.tracker import Tracker
 
-    run = RunInfo("train", folder.path, as_values(to_plain(config)))
+    run = RunInfo("train", folder.path, without_secrets(as_values(to_plain(config))))
     direct = [JsonLines(folder.metrics_path), OnScreen(display)]
     return Tracker(run, config, direct, display.report, callbacks, folder.path / FOLDER)
 
@@ -368,6 +368,8 @@ def _check(config: TrainConfig, report: Callable[[str], None]) -> None:
     from rl.planning.check import check_memory  # loads torch
 
     check_memory(config, report)
+    if notice := config.lr_notice:
+        report(notice)
 
 
 def _explain(config: TrainConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from agents.completion import SamplingParams
@@ -233,5 +234,22 @@ class TrainConfig(TrackingConfig, RunConfig):
         """The optimizer with its effective learning rate."""
         if self.optimizer.lr:
             return self.optimizer
-        lr = TINY_LR if self.model == "tiny" else LARGE_LR
-        return replace(self.optimizer, lr=lr * (ADAPTER_LR if self.lora.rank else 1))
+        return replace(self.optimizer, lr=self._default_lr(self.model))
+
+    @property
+    def lr_notice(self) -> str:
+        """A notice if the default learning rate is that of large models for a model by path.
+
+        A small model, such as a checkpoint of ``model=tiny``, learns nothing at this rate.
+        """
+        if self.optimizer.lr or self.model == "tiny" or not Path(self.model).expanduser().is_dir():
+            return ""
+        return (
+            f"optimizer.lr is {self._default_lr(self.model):g}, the default for a model by path: a "
+            f"small model, such as a checkpoint of model=tiny, needs more, such as "
+            f"optimizer.lr={self._default_lr('tiny'):g}"
+        )
+
+    def _default_lr(self, model: str) -> float:
+        lr = TINY_LR if model == "tiny" else LARGE_LR
+        return lr * (ADAPTER_LR if self.lora.rank else 1)
