@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,7 +229,9 @@ async def _compared(
         other = Evaluated(*await evaluate(settings, screen))
         write_evaluation(settings, *(other.result, other.groups))
     best = _sample(config, str(result["split"]), groups).best
-    numbers = await asyncio.to_thread(compare, Evaluated(result, groups), other, best, config.k)
+    scorer = partial(_rewards, config) if config.reward_model else None
+    this = Evaluated(result, groups)
+    numbers = await asyncio.to_thread(compare, this, other, best, config.k, scorer)
     if other.settings:
         screen.report(f"warning: compare ({config.compare}) has other settings: {other.settings}")
     if found := warning(numbers):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rl.errors import UsageError
-from rl.evaluation.measures import Sample
-from rl.evaluation.paired import PairedTest, paired_test, signed_rank_test, t_test
+from rl.evaluation.measures import Sample, measures, token_measures
+from rl.evaluation.paired import (
+    PairedTest,
+    paired_pass_test,
+    paired_test,
+    signed_rank_test,
+    t_test,
+)
 from rl.evaluation.power import power_of
 from rl.evaluation.store import EPISODES, RECORD, RESULT, identity, settings_in
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
@@ -19,6 +25,7 @@ from rl.rollout.trajectory_files import read_trajectories
 from rl.run.metrics.intervals import pass_rate_of_tasks
 from rl.settings.evaluate import EvaluateConfig
 
+Scorer = Callable[[Sample], Sequence[Sequence[float]]]
 SAME = ("env", "split", "score")
 """Keys of ``result.json`` that both evaluations must share."""
 _OF_MODEL = ("model", "model files", "files")
@@ -92,14 +99,24 @@ def _differing_settings(folder: str, config: EvaluateConfig) -> str:
     return "; ".join(differing)
 
 
-def compare(this: Evaluated, other: Evaluated, best: float, ks: tuple[int, ...]) -> dict[str, Any]:
-    """The paired comparison of two evaluations, under keys that start with ``compare/``.
+def compare(
+    this: Evaluated,
+    other: Evaluated,
+    best: float,
+    ks: tuple[int, ...],
+    score_episodes: Scorer | None = None,
+) -> dict[str, Any]:
+    """The other model's numbers and the paired comparison, under keys that start with ``compare/``.
+
+    Budgets of tokens that only one of both evaluations has are added to the other one.
 
     Args:
         this: the evaluation; differences are its success minus the other's.
         other: the evaluation of the other model.
         best: the success of a right episode.
         ks: values of k for pass@k; empty for powers of two.
+        score_episodes: returns a reward model's score of each episode, or None without a reward
+            model.
 
     Raises:
         UsageError: the evaluations did not play the same tasks.
@@ -122,7 +139,10 @@ def compare(this: Evaluated, other: Evaluated, best: float, ks: tuple[int, ...])
     theirs = Sample([b for _, b in pairs], score, best, ks)
     test = paired_test(ours.successes, theirs.successes)
     rate = pass_rate_of_tasks(theirs.successes)
+    rewards = score_episodes(theirs) if score_episodes else None
     numbers: dict[str, Any] = {
+        **_token_curves(Sample(this.groups, score, best, ks), theirs),
+        **{f"compare/{key}": value for key, value in measures(theirs, rewards).items()},
         "compare/model": other.result["model"],
         "compare/tasks": len(pairs),
         **({"compare/settings": other.settings} if other.settings else {}),
@@ -132,9 +152,24 @@ def compare(this: Evaluated, other: Evaluated, best: float, ks: tuple[int, ...])
         **_of_test(test),
         **_as_published(ours, theirs),
     }
-    for k, found in theirs.passes.items():
-        numbers[f"compare/pass@{k}"] = found.value
-        numbers[f"compare/pass@{k}/low"], numbers[f"compare/pass@{k}/high"] = found.low, found.high
+    return numbers | _pass_differences(ours, theirs)
+
+
+def _token_curves(ours: Sample, theirs: Sample) -> dict[str, Any]:
+    """Both models' success within the budgets of tokens of either."""
+    budgets = sorted({*ours.budgets, *theirs.budgets})
+    other = token_measures(theirs, budgets)
+    return token_measures(ours, budgets) | {f"compare/{k}": value for k, value in other.items()}
+
+
+def _pass_differences(ours: Sample, theirs: Sample) -> dict[str, Any]:
+    """The paired difference of pass@k for each k that both models have enough episodes for."""
+    numbers: dict[str, Any] = {}
+    for k in sorted({*ours.reported_ks} & {*theirs.reported_ks}):
+        test = paired_pass_test(ours.counts, theirs.counts, k)
+        name = f"compare/difference/pass@{k}"
+        numbers |= {name: test.difference, f"{name}/low": test.low, f"{name}/high": test.high}
+        numbers[f"{name}/p_value"] = test.p_value
     return numbers
 
 

@@ -23,6 +23,9 @@ from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.metrics.episodes import success_of
 from rl.run.metrics.intervals import ROUNDING
 
+WITHIN = "success_within_tokens/"
+"""Start of the keys of the success within a budget of sampled tokens."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -82,9 +85,18 @@ class Sample:
         ]
 
     @cached_property
-    def tokens(self) -> list[int]:
-        """The number of sampled tokens of each episode, task by task."""
-        return [t.num_sampled for task in self.tasks for t in task]
+    def tokens(self) -> list[list[int]]:
+        """The number of sampled tokens of each episode."""
+        return [[t.num_sampled for t in task] for task in self.tasks]
+
+    @cached_property
+    def budgets(self) -> list[int]:
+        """Powers of two around the episodes' numbers of sampled tokens."""
+        flat = [used for task in self.tokens for used in task]
+        if max(flat, default=0) < 1:
+            return []
+        exponents = range(max(1, min(flat)).bit_length() - 1, (max(flat) - 1).bit_length() + 1)
+        return [2**i for i in exponents]
 
     @cached_property
     def is_share(self) -> bool:
@@ -108,7 +120,7 @@ def measures(sample: Sample, rewards: Sequence[Sequence[float]] | None = None) -
         numbers |= _majority(sample)
     if rewards is not None:
         numbers |= _best(sample, rewards)
-    numbers |= _tokens(sample)
+    numbers |= token_measures(sample, sample.budgets)
     if (spread := spread_over_passes(sample.successes)) is not None:
         numbers |= {"passes": spread.passes, "passes/std": spread.std}
         numbers |= {"passes/low": spread.low, "passes/high": spread.high}
@@ -151,16 +163,17 @@ def _best(sample: Sample, rewards: Sequence[Sequence[float]]) -> dict[str, objec
     return numbers
 
 
-def _tokens(sample: Sample) -> dict[str, object]:
-    """The success within budgets of tokens: powers of two around the episodes' lengths."""
-    most = max(sample.tokens)
-    if most < 1:
+def token_measures(sample: Sample, budgets: Sequence[int]) -> dict[str, object]:
+    """The sampled tokens in all and per episode, and the success within budgets of tokens."""
+    total = sum(map(sum, sample.tokens))
+    if total < 1:
         return {}
-    shortest = max(1, min(sample.tokens))
-    exponents = range(shortest.bit_length() - 1, (most - 1).bit_length() + 1)
-    rights = [s for values in sample.successes for s in values]
-    found = within_tokens(sample.tokens, rights, [2**i for i in exponents])
-    return {f"success_within_tokens/{budget}": value for budget, value in found.items()}
+    count = sum(map(len, sample.tokens))
+    numbers: dict[str, object] = {"tokens/total": total, "tokens/per_episode": total / count}
+    for budget, found in within_tokens(sample.tokens, sample.successes, budgets).items():
+        name = f"{WITHIN}{budget}"
+        numbers |= {name: found.rate, f"{name}/low": found.low, f"{name}/high": found.high}
+    return numbers
 
 
 def points_of(result: Mapping[str, object], prefix: str) -> list[tuple[int, float]]:

@@ -13,6 +13,7 @@ import numpy as np
 from rl.evaluation import SEED
 from rl.evaluation.power import LEVEL, detectable_difference
 from rl.evaluation.student import t_cdf, t_quantile
+from rl.run.metrics.intervals import pass_at_k
 
 FLIPS = 20_000
 """Number of random sign flips, where the permutation test is not exact."""
@@ -20,6 +21,8 @@ _FEW = 14
 """With at most this many differing tasks, all sign flips are enumerated."""
 _MOST_WORK = 10**8
 """Maximum number of additions for the exact distribution of a sum."""
+_FINEST = 10**6
+"""Differences that are multiples of something finer are tested by random sign flips."""
 _CLOSE = 1e-9
 
 
@@ -78,11 +81,63 @@ def paired_test(
     if len(first) < 2 or not all(map(len, (*first, *second))):
         raise ValueError("a paired test needs at least two tasks with episodes of both models")
     differences = [fmean(a) - fmean(b) for a, b in zip(first, second, strict=True)]
-    scale = math.lcm(*{len(episodes) for episodes in (*first, *second)})
+    sizes = {len(episodes) for episodes in (*first, *second)}
+    bound = 1.0 if _is_share(first, second) else math.inf
+    return _test(differences, math.lcm(*sizes), 1 / min(sizes), bound, seed)
+
+
+def paired_pass_test(
+    first: Sequence[tuple[int, int]],
+    second: Sequence[tuple[int, int]],
+    k: int,
+    seed: int = SEED,
+) -> PairedTest:
+    """Test whether two models have the same pass@k on the same tasks.
+
+    The test compares the models' unbiased estimates of pass@k on each task, as :func:`paired_test`
+    compares their mean successes. With k = 1 both are the same test.
+
+    Args:
+        first: for each task the number of the first model's episodes, and how many are right.
+        second: the same for the second model.
+        k: number of attempts, at most the smallest number of episodes.
+        seed: seed of the sign flips, where the test is not exact.
+
+    Raises:
+        ValueError: the numbers of tasks differ, there are fewer than two tasks, or k is not from 1
+            to the number of episodes.
+
+    Example:
+        >>> paired_pass_test([(4, 4)] * 6 + [(4, 0)] * 4, [(4, 0)] * 10, 2).difference
+        0.6
+    """
+    if len(first) != len(second) or len(first) < 2:
+        raise ValueError(
+            f"the models played {len(first)} and {len(second)} tasks: play the same, at least two"
+        )
+    pairs = zip(first, second, strict=True)
+    differences = [pass_at_k(*ours, k) - pass_at_k(*theirs, k) for ours, theirs in pairs]
+    sizes = {episodes for episodes, _ in (*first, *second)}
+    # pass@k is a multiple of 1 / C(n, k). One right episode at a task without one adds k / n.
+    scale = math.lcm(*(math.comb(episodes, k) for episodes in sizes))
+    return _test(differences, scale if scale <= _FINEST else 1, k / min(sizes), 1.0, seed)
+
+
+def _test(
+    differences: Sequence[float], scale: int, step: float, bound: float, seed: int
+) -> PairedTest:
+    """The test of the tasks' differences.
+
+    Args:
+        differences: the difference of each task.
+        scale: all differences are multiples of ``1 / scale``, or ``scale`` is 1.
+        step: the difference that one more right episode makes at a task without one.
+        bound: the largest possible difference.
+        seed: seed of the sign flips, where the test is not exact.
+    """
     p_value, method = sign_flip_test(differences, scale, seed)
     # Bonett and Price 2012 (J. Educ. Behav. Stat. 37, p. 479) add two tasks that differ by one
     # right answer either way. Otherwise rare differences give intervals that are too narrow.
-    step = 1 / min(len(episodes) for episodes in (*first, *second))
     widened = [*differences, step, -step]
     n, centre = len(widened), fmean(widened)
     deviation = stdev(widened)
@@ -91,7 +146,6 @@ def paired_test(
     if p_value >= LEVEL:
         # Few tasks have few sign flips, and the test then rejects later than Student's t.
         low, high = min(low, 0.0), max(high, 0.0)
-    bound = 1.0 if _is_share(first, second) else math.inf
     return PairedTest(
         difference=fmean(differences),
         low=max(-bound, low),

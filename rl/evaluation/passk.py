@@ -9,7 +9,7 @@ from itertools import groupby
 from statistics import fmean, stdev
 
 from rl.evaluation.task_interval import task_interval
-from rl.run.metrics.intervals import pass_at_k
+from rl.run.metrics.intervals import PassRate, pass_at_k, pass_rate_of_tasks
 
 MOST = 256
 """The largest k that is reported by default."""
@@ -117,18 +117,28 @@ def spread_over_passes(by_task: Sequence[Sequence[float]]) -> Spread | None:
 
 
 def within_tokens(
-    tokens: Sequence[int], successes: Sequence[float], budgets: Iterable[int]
-) -> dict[int, float]:
+    tokens: Sequence[Sequence[int]], successes: Sequence[Sequence[float]], budgets: Iterable[int]
+) -> dict[int, PassRate]:
     """The mean success if an episode that needs more tokens than a budget counts as 0.
 
+    The intervals are those of the success, clustered by task.
+
     Args:
-        tokens: number of sampled tokens of each episode.
-        successes: the success of each episode.
+        tokens: number of sampled tokens of each episode, one list for each task.
+        successes: the success of each episode, one list for each task.
         budgets: numbers of tokens.
 
+    Raises:
+        ValueError: there is no episode.
+
     Example:
-        >>> within_tokens([10, 30], [1.0, 1.0], [8, 16, 32])
-        {8: 0.0, 16: 0.5, 32: 1.0}
+        >>> {b: found.rate for b, found in within_tokens([[10, 30]], [[1.0, 1.0]], [8, 32]).items()}
+        {8: 0.0, 32: 1.0}
     """
-    pairs = list(zip(tokens, successes, strict=True))
-    return {b: fmean(s if used <= b else 0.0 for used, s in pairs) for b in budgets}
+    pairs = [list(zip(*task, strict=True)) for task in zip(tokens, successes, strict=True)]
+    return {
+        budget: pass_rate_of_tasks(
+            [[success if used <= budget else 0.0 for used, success in task] for task in pairs]
+        )
+        for budget in budgets
+    }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,15 +13,39 @@ from rich.table import Table
 from rich.text import Text
 
 _RETRIES = "policy/retries/"
+_KINDS = ("pass", "maj", "best", "success_within_tokens")
+_CURVES = re.compile(r"(pass@|maj@|best@|success_within_tokens/)[0-9]+")
+"""Keys of numbers at several k, or within several budgets of tokens."""
+_BOTH, _ENDS = ("", "compare/"), ("", "_low", "_high")
+_SINGLE = (
+    ("distinct answers per task", "answers/distinct", 2),
+    ("entropy of answers, nats", "answers/entropy", 3),
+    ("sampled tokens per episode", "tokens/per_episode", 1),
+    ("sampled tokens in all", "tokens/total", 0),
+)
+"""Labels, keys and digits of single numbers of both models."""
+_WIDTH = 40
+"""Maximum width of a model's name above its column."""
 
 
 def table_text(result: Mapping[str, Any]) -> str:
-    """The rows of :func:`rows_of` as a table of two columns."""
+    """The main numbers of an evaluation as a table.
+
+    The table has two columns of :func:`rows_of`. For a comparison, the numbers of both models stand
+    side by side below them, as in :func:`columns_of`.
+    """
+    text = _grid(rows_of(result))
+    if "compare/model" in result:
+        text += "\n" + _grid(columns_of(result)) + "\n" + _grid(_test_rows(result))
+    return text
+
+
+def _grid(rows: Iterable[Sequence[str]]) -> str:
     table = Table.grid(padding=(0, 2))
-    for name, value in rows_of(result):
-        table.add_row(Text(name), Text(value))
+    for row in rows:
+        table.add_row(*map(Text, row))
     page = io.StringIO()
-    Console(file=page, width=200, highlight=False).print(table, soft_wrap=True)
+    Console(file=page, width=250, highlight=False).print(table, soft_wrap=True)
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
@@ -66,12 +91,12 @@ def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "temperature" in result:
         yield "sampling", _sampling(result)
     low, high = result["success_low"], result["success_high"]
-    yield str(result["score"]), f"{result['success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
-    yield from _rates(result)
+    if "compare/model" not in result:
+        yield str(result["score"]), f"{result['success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
+        yield from _rates(result)
     for key, value in result.items():
         if key.startswith("parts/") and key.endswith("/success"):
             yield f"success of {key.split('/')[1]}", f"{value:.3f}"
-    yield from _comparison(result)
     yield from _optional(result)
 
 
@@ -86,8 +111,9 @@ def _sampling(result: Mapping[str, Any]) -> str:
 def _rates(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """pass@k, maj@k and best@k, and what the number of tasks allows to say."""
     for key, value in result.items():
-        if key.startswith(("pass@", "maj@", "best@")) and "/" not in key:
-            yield key, _with_interval(result, key, value)
+        if _CURVES.fullmatch(key):
+            label = key.replace("success_within_tokens/", "within tokens: ")
+            yield label, _with_interval(result, key, value)
     if "passes/std" in result:
         low, high = result["passes/low"], result["passes/high"]
         spread = f"standard deviation {result['passes/std']:.3f}, from {low:.3f} to {high:.3f}"
@@ -106,22 +132,53 @@ def _with_interval(result: Mapping[str, Any], key: str, value: float) -> str:
     return f"{value:.3f}  95% interval [{result[f'{key}/low']:.3f}, {result[f'{key}/high']:.3f}]"
 
 
-def _comparison(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The other model of ``compare``, and the paired test."""
-    if "compare/model" not in result:
-        return
-    yield "compared with", f"{result['compare/model']}, on the same {result['compare/tasks']} tasks"
+def columns_of(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The numbers of both models of a comparison, and the paired differences.
+
+    Yields:
+        The label, the number of ``model``, the number of the model in ``compare``, and the
+        difference with its 95% interval. Absent numbers are empty. The first row has the heads.
+    """
+    heads = (_short(str(result["model"])), _short(str(result["compare/model"])))
+    yield "95% intervals", *heads, f"difference, paired by {result['compare/tasks']} tasks"
+    score = str(result["score"])
+    cells = (_in_row(result, *(f"{of}success{end}" for end in _ENDS)) for of in _BOTH)
+    yield score, *(" ".join(cell) for cell in cells), " ".join(_difference(result)[:2])
+    names = [key for key in result if _CURVES.fullmatch(key)]
+    names += [k for key in result if _CURVES.fullmatch(k := key.removeprefix("compare/"))]
+    for name in sorted(dict.fromkeys(names), key=_order):
+        label = name.replace("success_within_tokens/", "within tokens: ")
+        found = [_cell(result, f"{of}{name}", "") for of in _BOTH]
+        yield label, *found, _cell(result, f"compare/difference/{name}", "+")
+    for label, key, digits in _SINGLE:
+        values = [result.get(f"{of}{key}") for of in _BOTH]
+        if any(value is not None for value in values):
+            yield label, *("" if v is None else f"{v:,.{digits}f}" for v in values), ""
+
+
+def _short(model: str) -> str:
+    """A model's name, of which a column shows the end."""
+    return model if len(model) <= _WIDTH else f"...{model[3 - _WIDTH :]}"
+
+
+def _order(name: str) -> tuple[int, int]:
+    kind, number = re.split(r"[@/]", name)
+    return list(_KINDS).index(kind), int(number)
+
+
+def _cell(result: Mapping[str, Any], key: str, sign: str) -> str:
+    if result.get(key) is None:
+        return ""
+    if f"{key}/low" not in result:
+        return f"{result[key]:{sign}.3f}"
+    low, high = result[f"{key}/low"], result[f"{key}/high"]
+    return f"{result[key]:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+
+
+def _test_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The paired test of a comparison."""
     if "compare/settings" in result:
         yield "other settings", result["compare/settings"]
-    low, high = result["compare/success_low"], result["compare/success_high"]
-    success = f"{result['compare/success']:.3f}  95% interval [{low:.3f}, {high:.3f}]"
-    yield f"its {result['score']}", success
-    for key, value in result.items():
-        if key.startswith("compare/pass@") and key.count("/") == 1:
-            yield f"its {key.removeprefix('compare/')}", _with_interval(result, key, value)
-    low, high = result["compare/difference_low"], result["compare/difference_high"]
-    difference = f"{result['compare/difference']:+.3f}  95% interval [{low:+.3f}, {high:+.3f}]"
-    yield "difference", f"{difference}, paired by task"
     by = result["compare/p_value_by"]
     yield "p-value", f"{result['compare/p_value']:.3g}  two-sided permutation test ({by})"
     if found := result.get("compare/warning"):
@@ -133,7 +190,8 @@ def _optional(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "reward", f"{result['reward']:.3f}"
     if "completions/mean_length" in result:
         mean, least, most = (result[f"completions/{k}_length"] for k in ("mean", "min", "max"))
-        yield "sampled tokens", f"{mean:.1f} per episode, from {least:.0f} to {most:.0f}"
+        spent = f", {result['tokens/total']:,} in all" if "tokens/total" in result else ""
+        yield "sampled tokens", f"{mean:.1f} per episode, from {least:.0f} to {most:.0f}{spent}"
         yield "answers cut", f"{result['completions/clipped_ratio']:.3f} of the episodes"
         yield "turns", f"{result['num_turns']:.2f} per episode"
     if result.get("tools/call_frequency"):

@@ -17,7 +17,13 @@ from rl.evaluation.answers import (
     majority_at_k,
     normalised,
 )
-from rl.evaluation.paired import paired_test, sign_flip_test, signed_rank_test, t_test
+from rl.evaluation.paired import (
+    paired_pass_test,
+    paired_test,
+    sign_flip_test,
+    signed_rank_test,
+    t_test,
+)
 from rl.evaluation.passk import (
     best_of_n,
     pass_curve,
@@ -150,9 +156,25 @@ def test_equal_numbers_are_equal_answers():
     assert normalised("1e5") != normalised("100000")
 
 
+def wilson(right, count):
+    found = scipy.stats.binomtest(right, count).proportion_ci(method="wilson")
+    return found.low, found.high
+
+
 def test_success_within_a_budget_of_tokens():
-    spent = within_tokens([10, 30, 20], [1.0, 1.0, 0.0], [5, 10, 20, 32])
+    spent = within_tokens([[10, 30, 20]], [[1.0, 1.0, 0.0]], [5, 10, 20, 32])
+    spent = {budget: found.rate for budget, found in spent.items()}
     assert list(spent.values()) == pytest.approx([0, 1 / 3, 1 / 3, 2 / 3])
+
+
+def test_the_success_within_a_budget_has_the_interval_of_tasks():
+    """Copies of each episode are no evidence: the interval stays that of 20 tasks."""
+    tokens, rights = [[10], [30]] * 10, [[1.0]] * 20
+    (one,) = within_tokens(tokens, rights, [16]).values()
+    (many,) = within_tokens([t * 9 for t in tokens], [r * 9 for r in rights], [16]).values()
+    assert (one.rate, one.low, one.high) == pytest.approx((0.5, *wilson(10, 20)))
+    assert many.rate == 0.5
+    assert many.high - many.low == pytest.approx(one.high - one.low, rel=0.1)
 
 
 def test_the_spread_over_passes_has_the_divisor_n_minus_1():
@@ -229,6 +251,35 @@ def test_the_exact_test_with_several_episodes_against_random_flips():
     share = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9)
     assert test.method == "exact"
     assert test.p_value == pytest.approx(share, abs=0.015)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_the_paired_test_of_pass_at_k_for_k_of_1_and_of_all_episodes(k):
+    rng = np.random.default_rng(3)
+    first, second = (rng.binomial(1, p, (30, 4)).tolist() for p in (0.6, 0.3))
+    counts = [[(4, sum(task)) for task in model] for model in (first, second)]
+    # With k = 4, a task counts as one attempt that is right if any of its episodes is.
+    whole = [[[float(max(task))] for task in model] for model in (first, second)]
+    expected = paired_test(*((first, second) if k == 1 else whole))
+    found = paired_pass_test(*counts, k)
+    for name in ("difference", "low", "high", "p_value", "deviation", "detectable"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name)), name
+
+
+def test_the_paired_test_of_pass_at_k_by_hand():
+    """Tasks with 2, 1 and 0 right of 4 have pass@2 of 5 / 6, 1 / 2 and 0."""
+    test = paired_pass_test([(4, 2), (4, 1), (4, 0)], [(4, 1), (4, 0), (4, 0)], 2)
+    assert test.difference == pytest.approx((1 / 3 + 1 / 2) / 3)
+    # Of the four signs of 1 / 3 and 1 / 2, two have a sum as far from 0.
+    assert (test.p_value, test.differing) == (0.5, 2)
+    # One more right episode of four at a task without one adds 1 / 2.
+    widened = [1 / 3, 1 / 2, 0, 1 / 2, -1 / 2]
+    half = scipy.stats.t.ppf(0.975, 4) * np.std(widened, ddof=1) / math.sqrt(5)
+    assert (test.low, test.high) == pytest.approx(
+        (np.mean(widened) - half, np.mean(widened) + half)
+    )
+    with pytest.raises(ValueError, match="2 and 3 tasks"):
+        paired_pass_test([(1, 1)] * 2, [(1, 1)] * 3, 1)
 
 
 def test_returns_without_a_grid_are_tested_by_random_flips_with_a_seed():
