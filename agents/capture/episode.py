@@ -12,7 +12,7 @@ from typing import Any
 
 from agents.capture.errors import ApiError, warn_once
 from agents.capture.history import Cut, History
-from agents.capture.messages import Message, answer_fields, key_of
+from agents.capture.messages import Message, answer_fields, as_sampled, key_of
 from agents.capture.record import Capture, CapturedCall, CapturedTurn, in_order
 from agents.capture.request import ChatRequest
 from agents.capture.tool_calls import Said, read_calls, split_reasoning
@@ -214,7 +214,12 @@ class CapturedEpisode:
 
     def _prompt(self, request: ChatRequest) -> _Prompt:
         """Find the request's place in the history, and render its new messages."""
-        keys = [message.key for message in request.messages]
+        calls = {
+            call.id: (call.name, call.arguments) for turn in self._turns for call in turn.calls
+        }
+        messages = tuple(as_sampled(message, calls) for message in request.messages)
+        request = replace(request, messages=messages)
+        keys = [message.key for message in messages]
         tools = _as_text(request.tools) if self.renderer.takes_tools else ""
         cut = self._history.find(keys, tools)
         context = self._context(request, cut)

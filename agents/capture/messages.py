@@ -81,6 +81,36 @@ def message_of(fields: Mapping[str, Any]) -> Message:
     return Message(key_of(fields), fields)
 
 
+def as_sampled(message: Message, calls: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Message:
+    """The message, with the model's own arguments of calls to which the agent has added arguments.
+
+    Claude Code adds the default values of missing arguments to the calls in its histories. The ids
+    identify the calls. A call with changed or removed arguments stays as the agent sent it.
+
+    Args:
+        message: a message of a request.
+        calls: name and arguments of the episode's recorded calls, by id.
+    """
+    written = message.fields.get("tool_calls", ())
+    sampled = [_as_sampled(call, calls.get(call["id"])) for call in written]
+    if sampled == [*written]:
+        return message
+    return message_of({**message.fields, "tool_calls": sampled})
+
+
+def _as_sampled(
+    call: dict[str, Any], recorded: tuple[str, Mapping[str, Any]] | None
+) -> dict[str, Any]:
+    name, given = call["function"]["name"], call["function"]["arguments"]
+    if recorded is None or recorded[0] != name or not isinstance(given, dict):
+        return call
+    own = {**recorded[1]}
+    # As JSON, because 1 equals true in Python.
+    kept = {key: value for key, value in given.items() if key in own}
+    same = json.dumps(kept, sort_keys=True) == json.dumps(own, sort_keys=True)
+    return call_field(call["id"], name, own) if same else call
+
+
 def key_of(fields: Mapping[str, Any]) -> str:
     """A key that is equal for messages that a model reads in the same way.
 

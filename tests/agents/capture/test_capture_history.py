@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 
 import pytest
@@ -50,6 +51,33 @@ async def test_messages_that_sdks_write_differently_are_equal(serve, logging_pol
         await agent.say([{"role": "user", "content": parts}, echoed, user("more")])
         capture = await server.close(agent.base_url)
     assert len(capture.segments) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parents"),
+    [
+        ({"box": "3", "all": False}, [None]),
+        ({"box": "3", "deep": {"box": "4"}}, [None]),
+        ({"box": "4", "all": False}, [None, None]),
+        ({"all": False}, [None, None]),
+    ],
+)
+async def test_arguments_that_the_agent_adds_to_a_call_are_not_the_models(
+    serve, logging_policy, exact, arguments, parents
+):
+    call = '<tool_call>\n{"name": "look", "arguments": {"box": "3"}}\n</tool_call>'
+    texts = iter([call, "green"])
+    policy = logging_policy(lambda prompt: next(texts))
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    async with serve(policy) as (agent, _, server):
+        said = await agent.say([USER], tools=tools)
+        said["tool_calls"][0]["function"]["arguments"] = json.dumps(arguments)
+        found = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "green"}
+        await agent.say([USER, said, found], tools=tools)
+        capture = await server.close(agent.base_url)
+    exact(capture, policy.log)
+    assert [segment.parent for segment in capture.segments] == parents
+    assert capture.turns[0].calls[0].arguments == {"box": "3"}
 
 
 @pytest.mark.parametrize("edited", ["answer 0 ", "something else"])

@@ -44,7 +44,9 @@ class ClaudeCode:
         self.history = [
             {"role": "user", "content": "<available-deferred-tools>\nWebFetch"},
             {"role": "user", "content": [text_block(reminder), text_block(prompt)]},
+            {"role": "system", "content": "Available agent types for the tool Task: one."},
         ]
+        self.main = names == NAMES
 
     def request(self):
         stamp = f"x-anthropic-billing-header: cc_version=2.1.69; cch={self.rng.random()};"
@@ -53,16 +55,18 @@ class ClaudeCode:
         *before, last = self.history
         blocks = last["content"] if isinstance(last["content"], list) else []
         marked = {**last, "content": [*blocks[:-1], {**blocks[-1], **CACHED}]} if blocks else last
+        edits = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+        # Sub-agents do not think.
+        thinking = {"thinking": {"type": "adaptive"}, "context_management": edits}
         return {
             "model": "claude-opus-4-6",
             "max_tokens": 32000,
             "system": [*system, {**text_block("Rules of this project."), **CACHED}],
             "messages": [*before, marked],
             "tools": [{"name": n, "description": n, "input_schema": SCHEMA} for n in self.names],
-            "thinking": {"type": "adaptive"},
-            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            **(thinking if self.main else {"thinking": {"type": "disabled"}}),
             "output_config": {"effort": "medium"},
-            "metadata": {"user_id": "user_1_account_2_session_3"},
+            "metadata": {"user_id": '{"device_id": "1", "account_uuid": "", "session_id": "3"}'},
             "stream": True,
         }
 
@@ -79,12 +83,21 @@ class ClaudeCode:
                     content[-1]["input"] = json.loads(delta["partial_json"])
                 else:
                     content[-1] |= delta
+        for block in content:
+            if block.get("name") == "Edit":
+                # Defaults of missing arguments are added.
+                block["input"] = {"replace_all": False, **block["input"]}
         self.history.append({"role": "assistant", "content": content})
         results = [
             {"type": "tool_result", "tool_use_id": block["id"], "content": f"ok {block['input']}"}
             for block in content
             if block["type"] == "tool_use"
         ]
+        if results and self.rng.random() < 0.1:
+            reminder = {"role": "system", "content": "Available agent types changed."}
+            self.history.append({"role": "user", "content": results})
+            self.history.append(reminder)
+            return
         if not results:
             # Reasoning of finished loops is left out by some versions.
             kept = [block for block in content if block["type"] != "thinking"]
