@@ -10,18 +10,18 @@ A file has a table for each data set, and settings for all of them::
     env = "math"
     tasks = 100
 
-A suite fixes how models are measured, so its settings override the command line. The command line
-names the model and the folder ``out``.
+A suite fixes how models are measured: a setting that the file has may not have another value on
+the command line or from Python. The command line names the model and the folder ``out``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rl.errors import UsageError
 from rl.evaluation.measures import Sample
@@ -30,12 +30,13 @@ from rl.rollout.trajectory import TrajectoryGroup
 from rl.run.metrics.intervals import PassRate, pass_rate_of_tasks
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.command_line import parse
-from rl.settings.parsing.files import as_values, as_word, read_toml, table_words
+from rl.settings.parsing.files import as_values, as_word, flatten, read_toml, table_words
 from rl.settings.parsing.plain import to_plain
 
 Play = Callable[[EvaluateConfig], Awaitable[tuple[dict[str, object], list[TrajectoryGroup]]]]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_NOT_SHARED = ("suite", "out", "json", "dry_run", "compare", "env")
+_NOT_IN_FILE = ("suite", "out", "json", "dry_run", "compare", "config", "preset")
+"""Settings that concern all data sets together, and belong on the command line."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,70 @@ class SuiteSet:
 
 
 def check_words(config: EvaluateConfig, words: Sequence[str]) -> None:
-    """Reject words of the command line that name an environment, because each set has its own.
+    """Reject words of the command line that name an environment, or contradict the suite's file.
 
     Raises:
-        UsageError: a word sets ``env`` or ``env.KEY``.
+        UsageError: a word sets ``env`` or ``env.KEY``, or has another value than the file.
     """
+    tables = _tables(config.suite)
     for word in words:
-        key = word.removeprefix("--").partition("=")[0]
+        key, _, value = word.removeprefix("--").partition("=")
+        key = key.replace("-", "_")
+        _check_value(config.suite, tables, key, value)
         if key == "env" or key.startswith("env."):
             raise UsageError(
                 f"{word} must be left out with suite={config.suite}: each [[set]] of the file "
                 f"names its environment; set {key} there"
             )
+
+
+def _check_value(path: str, tables: Mapping[str, Mapping[str, str]], key: str, value: str) -> None:
+    """Reject a value of a setting that a table of the file has with another value.
+
+    Raises:
+        UsageError: a table has another value.
+    """
+    for name, table in tables.items():
+        if key in table and table[key].lower() != value.lower() and key not in ("env", "name"):
+            raise UsageError(
+                f"{key}={value} must be left out with suite={path}, whose {name} has "
+                f"{key}={table[key]}: leave it out, or change the file"
+            )
+
+
+def _tables(path: str) -> dict[str, dict[str, str]]:
+    """The settings of each table of the file, as words by their keys.
+
+    The first table is ``[settings]``.
+
+    Raises:
+        UsageError: the file is wrong.
+    """
+    tables = read_toml(path, "suite")
+    given = tables.get("set", [])
+    if set(tables) - {"settings", "set"} or not isinstance(given, list) or not given:
+        raise UsageError(f"suite ({path}) must hold [[set]] tables and at most one [settings]")
+    found = {"[settings]": table_words(tables.get("settings", {}))}
+    for number, table in enumerate(given, start=1):
+        found[f"set {number}"] = {key: as_word(value) for key, value in flatten(table).items()}
+    for name, words in found.items():
+        for key in words:
+            if key in _NOT_IN_FILE:
+                raise UsageError(f"suite ({path}): {name} has {key}: give it on the command line")
+    return found
+
+
+def _given(config: EvaluateConfig) -> Iterator[tuple[str, str]]:
+    """Keys and values of the settings that differ from their defaults."""
+    defaults = as_values(to_plain(EvaluateConfig()))
+    for choice in (config.policy, config.log):
+        if dataclasses.is_dataclass(choice.settings):
+            prefix = "policy" if choice is config.policy else "log"
+            options = dataclasses.fields(choice.settings)
+            defaults |= {f"{prefix}.{option.name}": option.default for option in options}
+    for key, value in as_values(to_plain(config)).items():
+        if key not in defaults or defaults[key] != value:
+            yield key, as_word(value)
 
 
 def read_suite(config: EvaluateConfig) -> list[SuiteSet]:
@@ -73,17 +126,16 @@ def read_suite(config: EvaluateConfig) -> list[SuiteSet]:
             f"env ({config.env.env_id}) must be left out with suite={path}: each [[set]] of the "
             "file names its environment"
         )
-    tables = read_toml(path, "suite")
-    given = tables.get("set", [])
-    if set(tables) - {"settings", "set"} or not isinstance(given, list) or not given:
-        raise UsageError(f"suite ({path}) must hold [[set]] tables and at most one [settings]")
+    tables = _tables(path)
+    for key, value in _given(config):
+        _check_value(path, tables, key, value)
     shared = {
         key: as_word(value)
         for key, value in as_values(to_plain(config)).items()
-        if key not in _NOT_SHARED and not key.startswith("env.")
+        if key not in (*_NOT_IN_FILE, "env") and not key.startswith("env.")
     }
-    shared |= table_words(tables.get("settings", {}))
-    sets = [_set(config, number, table, shared) for number, table in enumerate(given, start=1)]
+    shared |= tables.pop("[settings]")
+    sets = [_set(config, name, table, shared) for name, table in tables.items()]
     names = [one.name for one in sets]
     if len(set(names)) < len(names):
         raise UsageError(f"suite ({path}): two sets have the same name ({', '.join(names)})")
@@ -91,12 +143,13 @@ def read_suite(config: EvaluateConfig) -> list[SuiteSet]:
 
 
 def _set(
-    config: EvaluateConfig, number: int, table: Mapping[str, Any], shared: Mapping[str, str]
+    config: EvaluateConfig, place: str, table: Mapping[str, str], shared: Mapping[str, str]
 ) -> SuiteSet:
-    name = str(table.get("name", ""))
-    if not _NAME.fullmatch(name) or "env" not in table:
-        raise UsageError(f"suite ({config.suite}): set {number} needs a name and an env")
-    words = {**shared, **table_words({k: v for k, v in table.items() if k != "name"})}
+    name = table.get("name", "")
+    own = table_words({key: value for key, value in table.items() if key != "name"})
+    if not _NAME.fullmatch(name) or "env" not in own:
+        raise UsageError(f"suite ({config.suite}): {place} needs a name and an env")
+    words = {**shared, **own}
     if config.out:
         words["out"] = str(Path(config.out) / name)
     if config.compare:

@@ -40,8 +40,8 @@ class EvaluateConfig(TrackingConfig, RunConfig):
     """A folder that rl.reward_model saved. The model chooses one of k episodes for best@k."""
 
     suite: str = ""
-    """A TOML file of data sets, which are evaluated one after the other. Its settings override the
-    command line's."""
+    """A TOML file of data sets, which are evaluated one after the other. The command line may not
+    contradict its settings."""
 
     @property
     def loads_model(self) -> bool:

@@ -53,8 +53,10 @@ def die_after(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def child(words: list[str], prepare: Callable[[], None] | None = None) -> int:
-    """Train in a child process; return its exit code, or minus the signal that ended it."""
+def child(
+    words: list[str], prepare: Callable[[], None] | None = None, command: Callable = main
+) -> int:
+    """Run a command in a child process; return its exit code, or minus the signal that ended it."""
     pid = os.fork()
     if pid == 0:
         toy_envs.register()
@@ -62,7 +64,7 @@ def child(words: list[str], prepare: Callable[[], None] | None = None) -> int:
             prepare()
         code = 1
         try:
-            code = main(words)
+            code = command(words)
         finally:
             sys.stdout.flush()
             os._exit(code)

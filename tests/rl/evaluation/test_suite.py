@@ -10,7 +10,7 @@ import pytest
 import rl
 import rl.eval
 from rl.errors import UsageError
-from rl.evaluation.suite import read_suite, stratified_mean
+from rl.evaluation.suite import check_words, read_suite, stratified_mean
 from rl.run.metrics.intervals import pass_rate
 
 SUITE = """
@@ -70,6 +70,44 @@ def test_an_environment_beside_a_suite_is_refused(suite, word, capfd):
     assert line.startswith(f"error: {word} must be left out with suite={suite}: each [[set]]")
 
 
+@pytest.mark.parametrize(
+    ("word", "there"),
+    [
+        ("episodes=8", "[settings] has episodes=2"),
+        # The default of the command line.
+        ("--sampling.temperature=1.0", "[settings] has sampling.temperature=0.5"),
+        ("tasks=4", "set 2 has tasks=6"),
+    ],
+)
+def test_a_word_that_contradicts_the_suite_is_refused(suite, word, there, toy_model, capfd):
+    assert rl.eval.main([f"suite={suite}", f"model={toy_model}", word]) == 1
+    word = word.removeprefix("--")
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        f"error: {word} must be left out with suite={suite}, whose {there}: leave it out, or "
+        "change the file"
+    )
+
+
+def test_settings_that_agree_with_a_suite_or_are_not_in_it_are_accepted(suite):
+    config = rl.EvaluateConfig(suite=str(suite), episodes=2, threads=1)
+    with pytest.raises(UsageError, match="set 2 has episodes=1"):
+        read_suite(config)
+    suite.write_text(SUITE.replace("episodes = 1\n", ""))
+    check_words(config, [f"suite={suite}", "episodes=2", "threads=1"])
+    few, more = read_suite(config)
+    assert (few.config.episodes, more.config.episodes, more.config.threads) == (2, 2, 1)
+
+
+def test_settings_of_a_policy_that_contradict_a_suite_are_refused_in_python(suite):
+    suite.write_text(SUITE.replace("[settings]", '[settings]\npolicy.url = "http://a/v1"'))
+    policy = {"name": "openai", "model": "m"}
+    for one in read_suite(rl.EvaluateConfig(suite=str(suite), policy=policy)):
+        assert one.config.policy.settings.url == "http://a/v1"
+    other = rl.EvaluateConfig(suite=str(suite), policy=policy | {"url": "http://b/v1"})
+    with pytest.raises(UsageError, match=r"policy.url=http://b/v1 must be left out"):
+        read_suite(other)
+
+
 def test_an_environment_beside_a_suite_is_refused_in_python(suite):
     with pytest.raises(UsageError, match=r"env \(toy-copy-v0\) must be left out with suite="):
         rl.evaluate(rl.EvaluateConfig(suite=str(suite), env="toy-copy"))
@@ -107,6 +145,10 @@ def test_a_stratified_mean_of_data_sets_that_are_all_right_is_not_certain():
     [
         ("", r"must hold \[\[set\]\] tables"),
         ("[[sets]]\nname='a'", r"must hold \[\[set\]\] tables"),
+        (
+            "[settings]\nout='x'\n[[set]]\nname='a'\nenv='toy-copy'",
+            r"\[settings\] has out: give it",
+        ),
         ("[[set]]\nname='a'", "set 1 needs a name and an env"),
         ("[[set]]\nname='a/b'\nenv='toy-copy'", "set 1 needs a name and an env"),
         ("[[set]]\nname='a'\nenv='toy-copy'\n" * 2, r"two sets have the same name \(a, a\)"),
