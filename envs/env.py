@@ -2,8 +2,7 @@
 
 A subclass of :class:`TextEnv` has ``tasks`` and defines ``begin``, which returns a task's first
 observation, and ``turn``, which returns the reply to an action. Either may be ``async``. The base
-class provides seeding, task selection, call-order checks, the turn limit, snapshots, and two APIs:
-Gymnasium's ``reset`` and ``step``, and the asynchronous ``areset`` and ``astep``.
+class provides seeding, tasks, checks of call order, the turn limit, snapshots, and two APIs.
 """
 
 from __future__ import annotations
@@ -68,7 +67,9 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     """Tools that the model's chat template lists in the prompt, in OpenAI's format."""
     role: str = ""
     """The role that acts next, in episodes with several roles; ``begin`` and ``turn`` set it. Each
-    role's conversation starts with ``system_prompt``. One policy plays all roles."""
+    role's conversation starts with ``system_prompt``."""
+    roles: tuple[str, ...] = ()
+    """All roles of its episodes, so that ``partner.role`` can name one."""
     blocking: ClassVar[bool] = False
     """Whether non-async ``begin`` and ``turn`` block; the asynchronous API then uses a thread."""
     forkable: bool = True

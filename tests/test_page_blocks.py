@@ -23,6 +23,7 @@ TESTED = {
     "plugins.md": "tests/test_plugins_page.py",
     "preferences.md": "tests/test_page_blocks.py",
     "python.md": "tests/test_python_page.py",
+    "roles.md": "tests/rl/policies/test_partner_settings.py",
     "sandbox.md": "tests/tools/sandbox/test_sandbox_make.py",
     "start.md": "tests/test_readme.py",
     "tracking.md": "tests/rl/tracking/test_tracking_page.py",

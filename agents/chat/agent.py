@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from agents.chat.client import ChatAnswer, ChatClient
+from agents.chat.client import ChatAnswer, ChatModel
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.segment import Segment
 from envs.episode import Action, ToolResults
@@ -32,7 +32,7 @@ class ChatAgent:
 
     def __init__(
         self,
-        client: ChatClient,
+        client: ChatModel,
         sampling: SamplingParams,
         *,
         session: str,

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -73,6 +73,20 @@ class _Temporary(Exception):
         super().__init__(message)
         self.kind = kind
         self.after_s = after_s
+
+
+class ChatModel(Protocol):
+    """A model that reads messages and returns texts."""
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: SamplingParams,
+        tools: Sequence[Mapping[str, Any]] = (),
+        session: str = "",
+    ) -> ChatAnswer:
+        """The model's answer to a conversation; see :meth:`ChatClient.complete`."""
+        ...
 
 
 class ChatClient:

@@ -1,6 +1,6 @@
-"""Further runs that must learn: PPO, repair in two turns, search; and the effect of feedback.
+"""Further runs that must learn: PPO, repair, search, a model as user; the effect of feedback.
 
-    python -m benchmarks.learning.runs [--rows ppo repair search] [--seed 0] [--out FOLDER]
+    python -m benchmarks.learning.runs [--rows ppo repair search user] [--seed 0] [--out FOLDER]
 
 Each row is ``python -m rl.train`` in its own process. Success is measured on test tasks, on which
 no choice depends. The best weights of the repair run then play the same test tasks twice more, with
@@ -25,6 +25,14 @@ ROWS = {
     "ppo": ["env=code-sandbox", "algo=ppo"],
     "repair": ["env=code-sandbox", "env.hide=constant", "env.max_turns=2"],
     "search": ["env=search-qa"],
+    # A customer that a frozen copy of the first model plays, which is not trained.
+    "user": [
+        *("env=support", "env.customer=role", "env.instructions=false"),
+        *("partner=local", "partner.role=customer", "partner.max_tokens=32"),
+        *("sampling.max_tokens=64", "prompts=12", "group_size=6", "steps=20"),
+        *("tiny.demonstrations=2000", "tiny.steps=250", "tiny.batch_size=16"),
+        *("tiny.warmup_steps=20", "eval.tasks=24", "eval.test_tasks=96"),
+    ],
 }
 FEEDBACK_TASKS = 1024
 

@@ -66,6 +66,7 @@ class MixEnv(TextEnv[MixTask, MixState]):
         self.reward_floor = max(env.reward_floor for env in self._envs)
         self.floor_waiver = "parts are paid as they are alone, each in a range of its own"
         self.forkable = all(env.forkable for env in self._envs)
+        self.roles = tuple(dict.fromkeys(role for env in self._envs for role in env.roles))
 
     @classmethod
     @asynccontextmanager

@@ -81,7 +81,8 @@ class SupportOptions(EnvOptions):
     """Kinds of requests: "all", or some of "cancel, return, exchange, address, price". Each kind
     adds its tools and rules."""
     customer: str = "script"
-    """ "script", or "role" for a role "customer" of the episode, which the policy plays, too."""
+    """ "script", or "role" for a role "customer" of the episode. The policy plays it, or a partner
+    (partner.role=customer)."""
     syntax: str = "json"
     """Text format of calls: "json" (Hermes), or "chat" for the format of the model's own chat
     template."""
@@ -142,6 +143,7 @@ class SupportEnv(TextEnv[SupportTask, SupportState]):
         super().__init__(options, _tasks(options), services)
         self.syntax = SYNTAXES[options.syntax]
         self.tools = tools_of(options.kinds)
+        self.roles = (AGENT, CUSTOMER) if options.customer == "role" else ()
         self._dress()
 
     def begin(self, task: SupportTask) -> str:

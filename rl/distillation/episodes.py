@@ -16,22 +16,31 @@ def conversation_of_episode(trajectory: Trajectory, renderer: Renderer) -> Conve
     """The conversation of an episode, with the sampled tokens.
 
     Args:
-        trajectory: an episode of one role, with at least one turn.
+        trajectory: an episode of one trained role, with at least one turn. Turns of partners are
+            not part of its conversation.
         renderer: the renderer of the episode.
 
     Raises:
-        ValueError: the episode has several roles, hence several conversations.
+        ValueError: the episode has several trained roles, hence several conversations, or a partner
+            acted first.
     """
     if len(trajectory.segments) != 1:
         raise ValueError(
             f"{trajectory.env_id} is played by {len(trajectory.segments)} roles; a conversation is "
             f"of one"
         )
+    if trajectory.turns[0].by_partner:
+        raise ValueError(
+            f"{trajectory.env_id} starts with a turn of the partner (role "
+            f"{trajectory.turns[0].role}): the record lacks the system message of the other role"
+        )
     (segment,) = trajectory.segments
     exchanges = []
     for place, (turn, observation) in enumerate(
         zip(trajectory.turns, _read(trajectory), strict=True)
     ):
+        if turn.by_partner:
+            continue
         context, words = _tokens_of(segment, place)
         exchanges.append(
             Exchange(
@@ -50,8 +59,10 @@ def transcript_of(trajectory: Trajectory) -> Transcript:
 
     The transcript has no reference answers, because only the environment knows them.
     """
-    actions = [turn.action for turn in trajectory.turns]
-    said = [text for pair in zip(_read(trajectory), actions, strict=True) for text in pair]
+    turns = zip(_read(trajectory), trajectory.turns, strict=True)
+    own = [(read, turn) for read, turn in turns if not turn.by_partner]
+    actions = [turn.action for _, turn in own]
+    said = [text for read, turn in own for text in (read, turn.action)]
     cut = (FinishReason.LENGTH, FinishReason.CONTEXT_FULL)
     return Transcript(
         question=trajectory.observation,
@@ -59,7 +70,7 @@ def transcript_of(trajectory: Trajectory) -> Transcript:
         text="".join(said[1:]),
         written="\n".join(actions),
         correct=trajectory.outcome or 0.0,
-        complete=bool(actions) and trajectory.turns[-1].finish_reason not in cut,
+        complete=bool(actions) and own[-1][1].finish_reason not in cut,
     )
 
 

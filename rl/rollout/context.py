@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import envs
 from agents.agent import Agent, TokenAgent
 from agents.completion import SamplingParams
-from agents.policy import Policy
+from agents.policy import Policy, PolicyFailure
 from agents.renderer import Renderer
 from envs.env import EnvOptions, TextEnv
 from rl.run.process.activity import Activities
@@ -57,6 +57,26 @@ class Queueing(Protocol):
         ...
 
 
+class Partner(Protocol):
+    """Plays roles of an episode that are not trained; see :mod:`rl.policies.partner`."""
+
+    def new_agent(self, session: str, turn_seed: Callable[[int], int]) -> Agent:
+        """An agent for one role of an episode. Its segment is never trained."""
+        ...
+
+    def queued_s(self, session: str) -> float:
+        """Seconds that the episode's requests waited in the partner's queue, so far."""
+        ...
+
+    def end(self, session: str) -> None:
+        """Release everything that is kept for a finished episode."""
+        ...
+
+
+class PartnerFailure(PolicyFailure):
+    """Raised when the partner of a role fails. It is a failure of the infrastructure."""
+
+
 @dataclass(kw_only=True)
 class EpisodeContext:
     """Everything that the episodes of a collection share."""
@@ -74,6 +94,8 @@ class EpisodeContext:
     sampling: SamplingParams
     """Parameters with which completions are sampled."""
     limits: EpisodeLimits
+    partners: Mapping[str, Partner] = field(default_factory=dict)
+    """The partners by the roles that they play. The policy plays all other roles."""
     activities: Activities = field(default_factory=Activities)
     """Receives from each episode what the episode waits for."""
     on_episode: Callable[[], None] = lambda: None
@@ -98,6 +120,18 @@ class EpisodeContext:
             context_length=self.limits.context_length,
             turn_seed=turn_seed,
         )
+
+    def queued_s(self, session: str) -> float:
+        """Seconds that an episode waited in the queues of the policy and of the partners."""
+        everyone = {id(partner): partner for partner in self.partners.values()}.values()
+        partners = sum(partner.queued_s(session) for partner in everyone)
+        return self.policy.queued_s(session) + partners
+
+    def end(self, session: str) -> None:
+        """Tell the policy and the partners that an attempt is over."""
+        self.policy.end(session)
+        for partner in self.partners.values():
+            partner.end(session)
 
     def make_env(self) -> TextEnv[Any, Any]:
         """A new environment that shares the services.

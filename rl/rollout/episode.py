@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -19,26 +18,35 @@ from typing import Any
 from agents.agent import Agent, ContextFull
 from agents.policy import PolicyFailure
 from envs.env import TextEnv
-from envs.episode import EnvFailure, EnvToolCall, StepResult, StopReason
+from envs.episode import Action, EnvFailure, StopReason
 from envs.record import Recorder
-from rl.rollout.attempt import Attempt
+from rl.rollout.attempt import Attempt, asked, turn_of
 from rl.rollout.context import EpisodeContext
-from rl.rollout.trajectory import Trajectory, Turn
+from rl.rollout.trajectory import Trajectory
 from rl.run.metrics.episodes import share_of_success
-from rl.run.process.activity import ENVIRONMENT, GENERATE, POLICY, QUEUE, ROLLOUT, TOOL, Activity
+from rl.run.process.activity import (
+    ENVIRONMENT,
+    GENERATE,
+    PARTNER,
+    POLICY,
+    QUEUE,
+    ROLLOUT,
+    TOOL,
+    Activity,
+)
 from tools.owner import acting_for
 
 logger = logging.getLogger(__name__)
-LARGEST_NUMBER = 1e15
-"""Largest magnitude of a reward or score. Squares of returns must fit into 32-bit floats."""
-_LONGEST_STATUS = 80
-"""Maximum number of characters of a tool call's status."""
+_OF_PARTNER, _ALL_MEMBERS = 0x9A27, -1
+"""Parts of the keys of a partner's seeds: the first separates them from the policy's seeds, and the
+second stands for the member in turns before the first turn of a trained role."""
 _SHORTEST_CHECK_S = 0.05
 _NAMES = {
     GENERATE: "the policy",
     ENVIRONMENT: "the environment",
     TOOL: "a tool",
     QUEUE: "a service's queue",
+    PARTNER: "a partner",
 }
 
 
@@ -123,9 +131,9 @@ class Episode:
                 self.attempt += 1
                 # begin before end: a policy without sessions considers the collection complete.
                 policy.begin([self.session])
-                policy.end(former)
+                self.context.end(former)
         finally:
-            policy.end(self.session)
+            self.context.end(self.session)
 
     async def close_starts(self) -> None:
         """Close the copies in ``starts``."""
@@ -218,10 +226,10 @@ class Episode:
             self._activity.enter(QUEUE)
             await context.services_ready()
             asked = time.perf_counter()
-            agent = attempt.agents[env.role]
+            partner = env.role in attempt.partners
+            agent = attempt.partners[env.role] if partner else attempt.agents[env.role]
             try:
-                with self._generating():
-                    action = await agent.act()
+                action = await (self._asked(agent, env.role) if partner else self._sampled(agent))
             except ContextFull:
                 return _truncate(trajectory, StopReason.CONTEXT_FULL)
             answered = time.perf_counter()
@@ -229,8 +237,9 @@ class Episode:
             with self._blamed():
                 result = await env.astep(action)
                 env_s = time.perf_counter() - answered
-                trajectory.turns.append(_turn(agent, action, result, answered - asked, env_s))
-                trajectory.turns[-1].role = agent.segment.role
+                turn = turn_of(agent, action, result, partner=partner)
+                turn.generate_s, turn.env_s = answered - asked, env_s
+                trajectory.turns.append(turn)
             if result.terminated:
                 trajectory.terminated = True
                 return None
@@ -245,16 +254,35 @@ class Episode:
     def _listen(self, attempt: Attempt, observation: str) -> None:
         """Pass ``observation`` to the role that acts next. A new role starts a conversation."""
         context, env, trajectory = self.context, attempt.env, attempt.trajectory
-        if env.role in attempt.agents:
-            agent = attempt.agents[env.role]
+        known = attempt.agents | attempt.partners
+        if env.role in known:
+            agent = known[env.role]
             agent.num_turns = len(trajectory.turns)
             agent.observe(observation, continues=env.continues)
             return
         # The roles share a session: only one of them acts at a time.
-        agent = attempt.agents[env.role] = context.new_agent(self.session, self._turn_seed)
+        if (partner := context.partners.get(env.role)) is not None:
+            agent = partner.new_agent(self.session, self._partner_seed(attempt))
+            attempt.partners[env.role] = agent
+        else:
+            agent = context.new_agent(self.session, self._turn_seed)
+            attempt.agents[env.role] = agent
+            trajectory.segments.append(agent.segment)
         agent.segment.role, agent.num_turns = env.role, len(trajectory.turns)
-        trajectory.segments.append(agent.segment)
         agent.start(observation, env.system_prompt, env.stop, env.prefill, env.tool_schemas)
+
+    async def _sampled(self, agent: Agent) -> Action:
+        """The next action by the policy."""
+        with self._generating():
+            return await agent.act()
+
+    async def _asked(self, agent: Agent, role: str) -> Action:
+        """The next action by a role's partner."""
+        self._activity.enter(PARTNER)
+        try:
+            return await asked(agent, role)
+        finally:
+            self._activity.enter(ENVIRONMENT)
 
     @contextmanager
     def _generating(self) -> Iterator[None]:
@@ -275,13 +303,26 @@ class Episode:
     def _turn_seed(self, turn: int) -> int:
         return seed_of(*self.seed_key, self.member, turn)
 
+    def _partner_seed(self, attempt: Attempt) -> Callable[[int], int]:
+        """The sampling seeds of a partner's turns.
+
+        Before the first turn of a trained role, all members of a group have the same seeds, so that
+        a group starts in the same state.
+        """
+
+        def seed(turn: int) -> int:
+            member = self.member if attempt.agents else _ALL_MEMBERS
+            return seed_of(*self.seed_key, _OF_PARTNER, member, turn)
+
+        return seed
+
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
         """Raise EpisodeTimeout if the body exceeds the limit.
 
-        Time in the policy's queue does not count.
+        Time in the queues of the policy and of partners does not count.
         """
-        policy, session = self.context.policy, self.session
+        context, session = self.context, self.session
         limit_s = self.context.limits.episode_timeout_s
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -297,7 +338,7 @@ class Episode:
 
         def check_time() -> None:
             nonlocal next_check
-            left = limit_s - (loop.time() - began - policy.queued_s(session))
+            left = limit_s - (loop.time() - began - context.queued_s(session))
             if left > 0:
                 next_check = loop.call_later(max(left, _SHORTEST_CHECK_S), check_time)
             else:
@@ -351,45 +392,3 @@ def outcome_of(trajectory: Trajectory, env: TextEnv[Any, Any]) -> float:
 def _truncate(trajectory: Trajectory, reason: StopReason) -> None:
     trajectory.truncated = True
     trajectory.stop_reason = reason.value
-
-
-def _turn(agent: Agent, action: str, result: StepResult, generate_s: float, env_s: float) -> Turn:
-    completion = agent.last
-    assert completion is not None
-    return Turn(
-        action=str(action),
-        observation=result.observation,
-        finish_reason=completion.finish_reason.value,
-        num_tokens=len(completion.token_ids),
-        unrecorded_tokens=agent.unrecorded_tokens,
-        rewards=_numbers("rewards", result.info["rewards"]),
-        scores=_numbers("scores", result.info["scores"]),
-        tool_calls=[_tool_call(call) for call in result.info["tool_calls"]],
-        generate_s=generate_s,
-        env_s=env_s,
-    )
-
-
-def _numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """An environment's numbers as floats. Anything else makes the episode fail."""
-    try:
-        numbers = {str(name): float(value) for name, value in values.items()}
-    except (TypeError, ValueError) as error:
-        raise EnvFailure(f"{kind} ({values}) must be numbers", retryable=False) from error
-    # "not all(... <= ...)" is true for nan.
-    if not all(abs(number) <= LARGEST_NUMBER for number in numbers.values()):
-        message = f"{kind} ({numbers}) must be finite, and at most {LARGEST_NUMBER:g} in size"
-        raise EnvFailure(message, retryable=False)
-    return numbers
-
-
-def _tool_call(call: EnvToolCall) -> EnvToolCall:
-    """The call in the form of the record, which must be valid JSON."""
-    if not isinstance(call, EnvToolCall):
-        raise TypeError(f"tool_calls must hold EnvToolCalls, not {type(call).__name__}")
-    seconds = None if call.seconds is None else float(call.seconds)
-    retries = min(int(call.retries), int(LARGEST_NUMBER))
-    values = (call.name, dict(call.arguments), call.text, call.error, call.cost)
-    made = EnvToolCall(*values, seconds, retries, str(call.status)[:_LONGEST_STATUS])
-    json.dumps(asdict(made))
-    return made

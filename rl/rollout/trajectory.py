@@ -21,7 +21,11 @@ MEASURES = ("seconds", "retries", "status")
 """What a run measures of each tool call. A file of its own holds these values, because earlier
 versions read no lines with unknown fields (:mod:`rl.rollout.trajectory_files`)."""
 
+BY_PARTNER = "partner"
+"""The ``finish_reason`` of a turn whose role a partner played (:mod:`rl.policies.partner`)."""
+
 __all__ = [
+    "BY_PARTNER",
     "NOT_SAMPLED",
     "Continuations",
     "Segment",
@@ -39,6 +43,7 @@ class Turn:
     """The text that the environment received."""
     observation: str
     finish_reason: str
+    """Why the sampling ended, or :data:`BY_PARTNER`."""
     num_tokens: int
     """Number of sampled tokens."""
     rewards: dict[str, float] = field(default_factory=dict)
@@ -57,6 +62,11 @@ class Turn:
     """Number of sampled tokens without ids, which a chat API reported."""
     value: float | None = None
     """Monte Carlo value of the state at the start of the turn (``rl.rollout.vine``), or None."""
+
+    @property
+    def by_partner(self) -> bool:
+        """Whether a partner played the role. The turn then has no recorded token."""
+        return self.finish_reason == BY_PARTNER
 
     @property
     def reward(self) -> float:
@@ -142,16 +152,20 @@ class Trajectory:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that acted, in the order of their first turns. A single role is named ""."""
+        """The trained roles that acted, in the order of their first turns.
+
+        A single role is named "". Roles that partners played are not among them.
+        """
         return tuple(dict.fromkeys(segment.role for segment in self.segments)) or ("",)
 
     @property
     def named_roles(self) -> tuple[str, ...]:
         """The roles that acted or were rewarded. Empty in an episode with one role."""
-        if not any(self.roles):
+        if not self._has_names:
             return ()
         paid = (_owner(name, turn) for turn in self.turns for name in turn.rewards)
-        return tuple(dict.fromkeys([*self.roles, *paid]))
+        acted = (turn.role for turn in self.turns)
+        return tuple(dict.fromkeys([*filter(None, self.roles), *acted, *paid]))
 
     def rewards_of(self, role: str) -> list[float]:
         """The reward of a role at each turn of the episode.
@@ -159,7 +173,7 @@ class Trajectory:
         In an episode with named roles, a contribution called ``ROLE/NAME`` belongs to that role,
         even if the role never acts. Any other contribution belongs to the role that acted.
         """
-        named = any(self.roles)
+        named = self._has_names
         return [
             sum(
                 value
@@ -168,6 +182,11 @@ class Trajectory:
             )
             for turn in self.turns
         ]
+
+    @property
+    def _has_names(self) -> bool:
+        """Whether the episode has named roles."""
+        return any(self.roles) or any(turn.role for turn in self.turns)
 
     @property
     def shaping_sum(self) -> float:

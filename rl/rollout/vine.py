@@ -61,6 +61,8 @@ class Continuation(Episode):
         attempt = await self.start.fork(trajectory, reseed=self.env_seed)
         for agent in attempt.agents.values():
             agent.session, agent.turn_seed = self.session, self._turn_seed
+        for agent in attempt.partners.values():
+            agent.session, agent.turn_seed = self.session, self._partner_seed(attempt)
         return attempt
 
     async def _begin(self, attempt: Attempt) -> None:
@@ -159,7 +161,9 @@ def _states(episodes: Sequence[Episode], trajectories: Sequence[Trajectory]) -> 
     for episode, trajectory in zip(episodes, trajectories, strict=True):
         if trajectory.failure is not None:
             continue
-        for turn in range(len(trajectory.turns)):
+        for turn, played in enumerate(trajectory.turns):
+            if played.by_partner:
+                continue  # Nothing that a partner does is trained, so the state needs no value.
             if turn == 0 and episode.seed_key in first:
                 first[episode.seed_key].episodes.append(trajectory)
                 continue

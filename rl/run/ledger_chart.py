@@ -15,6 +15,7 @@ _COLOURS = {
     "generate": "#1f5673",
     "environment": "#759aab",
     "tool": "#463f57",
+    "partner": "#7a5c9e",
     "queue": "#d9a05b",
     "sampling": "#dbe6ea",
     "learn": "#90323d",

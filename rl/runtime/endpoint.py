@@ -19,6 +19,7 @@ from rl.rollout.context import EpisodeContext, EpisodeLimits
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.run.metrics.service_metrics import ServiceMetrics
 from rl.run.process.activity import Activities
+from rl.runtime.partner import open_partners
 from rl.runtime.runtime import check_isolation, open_services
 from rl.settings.run import RunConfig
 
@@ -83,6 +84,7 @@ async def open_endpoint(
         client = await stack.enter_async_context(endpoint.connect())
         metrics = ServiceMetrics(services)
         await metrics.take()
+        partners = await open_partners(config, services, "", None, activities, stack, report)
         context = ChatContext(
             env_id=config.env.env_id,
             options=config.env.options,
@@ -95,6 +97,7 @@ async def open_endpoint(
                 context_length=config.context_length,
                 episode_timeout_s=config.episode_timeout_s,
             ),
+            partners=partners,
             activities=activities,
         )
         yield EndpointRuntime(config, context, metrics)

@@ -27,7 +27,7 @@ from rl.learner.registration import open_of
 from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
 from rl.policies.engine import PolicyContext
 from rl.rollout.collector import Collector, KeptEpisodes
-from rl.rollout.context import EpisodeContext, EpisodeLimits
+from rl.rollout.context import EpisodeContext, EpisodeLimits, Partner
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import VineConfig
 from rl.run.metrics.episodes import success_of
@@ -38,6 +38,7 @@ from rl.run.process.closing import InTime, at_end
 from rl.runtime.deterministic import deterministic_kernels
 from rl.runtime.model import cores_of_learner, device_of, dtype_of, load_tokenizer
 from rl.runtime.notices import no_tools, rules_twice
+from rl.runtime.partner import open_partners
 from rl.runtime.tiny import make_tiny
 from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
@@ -66,6 +67,8 @@ class Runtime:
     """The current activities of all components."""
     thread: TorchThread
     """The thread for computations of this process on several cores."""
+    partners: Mapping[str, Partner] = dataclasses.field(default_factory=dict)
+    """Who plays roles that are not trained, by role."""
     on_evaluated: Callable[[str, Sequence[TrajectoryGroup]], None] = lambda split, groups: None
     """Called after each evaluation with the split and the episodes."""
 
@@ -92,6 +95,7 @@ class Runtime:
                 # A deterministic wave holds one request of each episode.
                 requests_at_once=int(config.deterministic),
             ),
+            partners=self.partners,
             activities=self.activities,
         )
         return make_collector(context, vine)
@@ -222,17 +226,26 @@ async def open_runtime(
             own_thread = None if own_weights else thread
             context = PolicyContext(config, learner, spec, own_thread, logs, report, closed_first)
             policy = await config.policy.settings.open(context)
-        if isinstance(policy, Observable):
-            activities.watch(policy)
-        if isinstance(policy, Serving):
-            policy.account(activities.lane)
-        activities.progressed("the policy that was opened")
+            partners = await open_partners(
+                *(config, services, spec.model, own_thread, activities),
+                *(closed_first, report),
+            )
+        _observe(policy, activities)
         service_metrics = ServiceMetrics(services)
         await service_metrics.take()  # The programs of a warm start count to no step.
         yield Runtime(
             *(config, services, learner, spec.tokenizer, policy),
-            *(renderer, service_metrics, activities, thread),
+            *(renderer, service_metrics, activities, thread, partners),
         )
+
+
+def _observe(policy: Policy, activities: Activities) -> None:
+    """Report an opened policy, and from now on its progress and its servers' seconds."""
+    if isinstance(policy, Observable):
+        activities.watch(policy)
+    if isinstance(policy, Serving):
+        policy.account(activities.lane)
+    activities.progressed("the policy that was opened")
 
 
 async def _open_learner(

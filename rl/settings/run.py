@@ -10,6 +10,7 @@ from agents.completion import SamplingParams
 from envs.user_files import short_name
 from rl.errors import UsageError
 from rl.policies.engine import PolicyChoice
+from rl.policies.partner import PartnerChoice
 from rl.run.process.cores import usable_cores
 from rl.settings.chat import ChatConfig
 from rl.settings.environment import ENV, EnvChoice
@@ -17,7 +18,7 @@ from rl.settings.groups import SamplingConfig, TinyRecipe, at_least
 from rl.settings.parsing.files import as_words
 from rl.settings.parsing.left_out import left_out
 from rl.settings.parsing.plain import to_plain
-from rl.settings.policy import POLICY
+from rl.settings.policy import PARTNER, POLICY
 
 MAX_THREADS = 1024
 """Maximum number of threads, more than any machine has processors. With many more, the system ends
@@ -76,6 +77,9 @@ class RunConfig(ModelConfig):
     """Size and warm start of model=tiny."""
     policy: PolicyChoice = field(default_factory=left_out, metadata={"choice": POLICY})
     """The policy, which samples the actions. policy.KEY sets its options."""
+    partner: PartnerChoice = field(default_factory=left_out, metadata={"choice": PARTNER})
+    """Who plays the roles of partner.role, which are then not trained: a frozen model (local), an
+    endpoint (openai) or a function (script). partner.KEY sets its options."""
     chat: ChatConfig = field(default_factory=left_out)
     """How messages become a prompt."""
     sampling: SamplingConfig = field(default_factory=left_out)
@@ -101,6 +105,12 @@ class RunConfig(ModelConfig):
         if self.deterministic and not self.policy.settings.supports_deterministic:
             raise ValueError(
                 "deterministic needs policy=local: servers batch requests as they arrive"
+            )
+        self.partner.settings.check()
+        if self.deterministic and not self.partner.settings.supports_deterministic:
+            raise ValueError(
+                f"deterministic needs partner=none or script: partner={self.partner.name} answers "
+                "requests as they arrive"
             )
         split = self.env.options.split
         # With another split the warm start would learn from tasks of the test.

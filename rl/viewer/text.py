@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rl.errors import UsageError
+from rl.rollout.trajectory import BY_PARTNER
 from rl.viewer.api import list_episodes, list_runs, show_episode, show_run
 from rl.viewer.runs import Runs
 
@@ -93,7 +94,9 @@ def _lines(episode: Mapping[str, Any]) -> Iterator[str]:
     for number, turn in enumerate(episode["turns"], 1):
         seconds = f"{turn.get('generate_s', 0.0):.2f} s"
         title = f"turn {number} {turn.get('role', '')}".rstrip()
-        yield from _block(f"{title}  {turn['num_tokens']} tokens  {seconds}", turn["action"])
+        partner = turn["finish_reason"] == BY_PARTNER
+        size = "played by the partner" if partner else f"{turn['num_tokens']} tokens"
+        yield from _block(f"{title}  {size}  {seconds}", turn["action"])
         for call in turn.get("tool_calls", ()):
             arguments = json.dumps(call["arguments"], ensure_ascii=False, default=str)
             failed = f"  error: {call['error']}" if call.get("error") else ""

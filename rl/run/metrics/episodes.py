@@ -122,7 +122,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") 
         "num_sampled_tokens": float(sum(lengths)),
         "tools/call_frequency": len(calls) / len(finished),
         "completions/reflection_rate": fmean(
-            any(reflects(turn.action) for turn in t.turns) for t in finished
+            any(reflects(turn.action) for turn in t.turns if not turn.by_partner) for t in finished
         ),
     }
     if success_score:

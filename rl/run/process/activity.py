@@ -24,7 +24,8 @@ are being closed; its seconds are not counted."""
 OPEN = "open"
 """State of components that are being opened before the first step."""
 GENERATE, ENVIRONMENT, TOOL, QUEUE = "generate", "environment", "tool", "queue"
-"""States of an episode."""
+PARTNER = "partner"
+"""States of an episode. In the last one, it waits for another model that plays a role."""
 Count = Callable[[str, int, int], None]
 """Progress callback: a name, the number done, and the total."""
 _LANES = {ROLLOUT: (), LEARNER: (), POLICY: ("sync", GENERATE)}

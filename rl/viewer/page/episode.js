@@ -62,8 +62,9 @@
     const early = (episode.calls || []).filter((call) => call.turn === 0);
     view.append(box, [early.map(tool)]);
     episode.turns.forEach((turn, number) => {
-      const meta = [view.plural(turn.num_tokens, "token"), view.seconds(turn.generate_s), ["stop_token", "stop_string"].includes(turn.finish_reason) ? "" : (turn.finish_reason || "").replaceAll("_", " ")];
-      box.append(message("agent", turn.role || "Agent", `turn ${number + 1} · ${meta.filter(Boolean).join(" · ")}`, turn.action));
+      const partner = turn.finish_reason === "partner";
+      const meta = [partner ? "played by the partner, not trained" : view.plural(turn.num_tokens, "token"), view.seconds(turn.generate_s), ["stop_token", "stop_string", "partner"].includes(turn.finish_reason) ? "" : (turn.finish_reason || "").replaceAll("_", " ")];
+      box.append(message(partner ? "environment" : "agent", turn.role || "Agent", `turn ${number + 1} · ${meta.filter(Boolean).join(" · ")}`, turn.action));
       view.append(box, [(turn.tool_calls || []).map(tool)]);
       if (turn.observation || turn.env_s >= 0.01 || Object.keys(turn.rewards || {}).length || pictures[number + 1]) {
         const paid = Object.entries(turn.rewards || {});

@@ -3,7 +3,7 @@
 
 (() => {
   const {h} = view;
-  const ORDER = ["generate", "environment", "tool", "queue", "sampling", "learn", "sync", "reward", "write", "validate", "save", "callbacks", "restart", "idle"];
+  const ORDER = ["generate", "environment", "tool", "partner", "queue", "sampling", "learn", "sync", "reward", "write", "validate", "save", "callbacks", "restart", "idle"];
   const LANES = {rollout: "Episodes", learner: "The learner's loop", policy: "The policy"};
   const MEANING = {
     rollout: "What the episodes under way did. They share each second equally.",
