@@ -17,6 +17,7 @@ from rl.credit.advantages import (
     GroupInGroup,
     GroupOutcome,
     RewardToGo,
+    RoleAverage,
     TurnGae,
     Vine,
 )
@@ -157,6 +158,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "reinforce-pp-baseline": Algorithm(
         advantage=GroupOutcome(std="none"),
         whiten=True,
+        aggregation="token-mean",
+    ),
+    # SPIRAL, arXiv 2506.24119: self-play with a moving average for each role as the baseline.
+    "spiral": Algorithm(
+        advantage=RoleAverage(alpha=0.95),
+        surrogate=Reinforce(),
         aggregation="token-mean",
     ),
     # PPO with Open-Reasoner-Zero's options (arXiv 2503.24290): gamma = lambda = 1, one on-policy

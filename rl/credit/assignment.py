@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import replace
 
 import torch
@@ -24,6 +25,7 @@ def assign_credit(
     old_logprobs: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
     token_scores: Tensor | None = None,
+    memory: MutableMapping[str, float] | None = None,
 ) -> Credit:
     """The advantage of each token of ``batch``.
 
@@ -35,6 +37,7 @@ def assign_credit(
         old_logprobs: ``[N]`` float64, required for a divergence in the reward.
         ref_logprobs: ``[N]`` float64, required for a divergence in the reward.
         token_scores: ``[N]`` float64, required with a token reward model.
+        memory: numbers that the advantage keeps from update to update, which the call may change.
 
     Raises:
         ValueError: the advantage needs the values of turns, and a turn has no value.
@@ -56,7 +59,7 @@ def assign_credit(
         penalties = algorithm.kl.coef * kl
         metrics["kl"] = kl.mean().item()
     scores = token_scores if algorithm.token_rewards.kind != "none" else None
-    inputs = CreditInputs(batch, values, scores, penalties)
+    inputs = CreditInputs(batch, values, scores, penalties, {} if memory is None else memory)
     credit = advantage.credit(inputs)
     check_credit(advantage, credit, batch.num_tokens)
     advantages = inputs.whitened(credit.advantages) if algorithm.whiten else credit.advantages
@@ -110,6 +113,7 @@ def fixed_terms(
     old_logprobs: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
     token_scores: Tensor | None = None,
+    memory: MutableMapping[str, float] | None = None,
 ) -> tuple[FixedTerms, dict[str, float]]:
     """The terms that stay constant during an update, computed from the scores at its start.
 
@@ -121,6 +125,7 @@ def fixed_terms(
             single optimizer step, because the current log-probabilities are then the old ones.
         ref_logprobs: ``[N]`` float64, required for a divergence.
         token_scores: ``[N]`` float64; see :func:`assign_credit`.
+        memory: see :func:`assign_credit`.
 
     Returns:
         The terms, and their metrics.
@@ -129,7 +134,8 @@ def fixed_terms(
         ValueError: see :func:`assign_credit`.
         RunFailure: see :func:`assign_credit`.
     """
-    credit = assign_credit(algorithm, batch, values, old_logprobs, ref_logprobs, token_scores)
+    scores = (values, old_logprobs, ref_logprobs, token_scores)
+    credit = assign_credit(algorithm, batch, *scores, memory)
     metrics, corrections = dict(credit.metrics), None
     if algorithm.correction.kind != "none":
         assert old_logprobs is not None

@@ -15,7 +15,7 @@ With ``mask_observations=False`` the table also has the observations between sam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from rl.credit.logprobs import Support
 from rl.packing.layout import Layout, pack
+from rl.packing.parts import cut_rows
 from rl.packing.prefixes import Integers, Part, split
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup
 
@@ -120,6 +121,8 @@ class Batch:
     """Number of episodes without a sampled token. They count only in the baseline."""
     num_masked: int
     """Number of episodes that ``mask_truncated`` dropped. They count only in the baseline."""
+    roles: tuple[str, ...] = ()
+    """The role of each of the M episodes, in a mixture after the part's name: ``PART/ROLE``."""
 
     @property
     def num_tokens(self) -> int:
@@ -155,6 +158,7 @@ class Batch:
         returns: list[float] = []
         outcomes: list[float] = []
         group_ids: list[int] = []
+        names: list[str] = []
         for group, trajectory in finished:
             trajectory.check()
             for role in trajectory.roles:
@@ -163,12 +167,14 @@ class Batch:
                 paid = trajectory.reward_weight * sum(trajectory.rewards_of(role))
                 returns.append(paid + trajectory.shaping_sum)
                 outcomes.append(trajectory.outcome or 0.0)
-        return tables.batch(
+                names.append(f"{trajectory.part}/{role}" if trajectory.part else role)
+        batch = tables.batch(
             rewards=returns,
             outcomes=outcomes,
             group_ids=group_ids,
             num_failed=sum(len(g.trajectories) for g in groups) - len(finished),
         )
+        return replace(batch, roles=tuple(names))
 
     def whole_vocabulary(self) -> Batch:
         """A copy in which the support of every token is the whole vocabulary."""
@@ -232,7 +238,7 @@ class Batch:
         units = list(together.values())
         if packed:
             return [self._pack(part) for part in split(self.rows, units, max_tokens, packed)]
-        return [self._pad(part) for part in _cut(units, self.rows, max_tokens)]
+        return [self._pad(part) for part in cut_rows(units, self.rows, max_tokens)]
 
     def _pad(self, part: list[int]) -> MicroBatch:
         width = len(self.rows[part[0]])
@@ -267,18 +273,6 @@ class Batch:
             support=self.support.of_tokens(numbers) if self.support is not None else None,
             layout=layout,
         )
-
-
-def _cut(units: Iterable[list[int]], rows: list[Integers], max_tokens: int) -> Iterator[list[int]]:
-    """Groups of neighbouring ``units``; each group has at most ``max_tokens`` padded tokens."""
-    part: list[int] = []
-    for unit in units:
-        if part and (len(part) + len(unit)) * len(rows[part[0]]) > max_tokens:
-            yield part
-            part = []
-        part.extend(unit)
-    if part:
-        yield part
 
 
 @dataclass(slots=True)

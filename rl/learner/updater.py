@@ -72,6 +72,8 @@ class Updater:
         self.algorithm = algorithm
         """The current settings. With ``kl.target``, ``kl.coef`` changes after each update."""
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        self.memory: dict[str, float] = {}
+        """Numbers that the advantage keeps from update to update."""
         self.num_updates = 0
         self.num_skipped_updates = 0
         """Number of updates that had no token to train."""
@@ -148,7 +150,7 @@ class Updater:
         if batch.num_tokens == 0:
             return self._skip(batch, metrics)
         before = None if self.algorithm.one_step else self.optimizer.snapshot()
-        order = self._generator.get_state()
+        order, memory = self._generator.get_state(), dict(self.memory)
         try:
             advantages = self._train(batch, metrics, ptx_data)
         except BaseException:
@@ -156,6 +158,7 @@ class Updater:
             if self.token_rewards is not None:
                 self.token_rewards.drop_gradient()
             self._generator.set_state(order)
+            self.memory = memory
             if before is not None:
                 self.optimizer.restore(before)
             raise
@@ -232,7 +235,8 @@ class Updater:
             old, values = before.logprobs, before.values
         if self.reference is not None:
             ref = self._reference_logprobs(self.reference, batch)
-        fixed, metrics = fixed_terms(row, batch, values, old, ref, token_scores)
+        scores = (values, old, ref, token_scores)
+        fixed, metrics = fixed_terms(row, batch, *scores, self.memory)
         return fixed.map(lambda x: x.to(self.model.dtype)), metrics
 
     def _reference_logprobs(self, reference: ScoringModel, batch: Batch) -> Tensor:
@@ -279,6 +283,7 @@ class Updater:
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
             "kl_coef": self.algorithm.kl.coef,
+            "advantage_memory": dict(self.memory),
             "num_updates": self.num_updates,
             "num_skipped_updates": self.num_skipped_updates,
             **{name: p if p is None else p.state_dict() for name, p in self._parts().items()},
@@ -302,6 +307,8 @@ class Updater:
         self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
         self.algorithm = self.algorithm.changed({"kl.coef": state["kl_coef"]})
+        # Checkpoints of earlier versions have none.
+        self.memory = dict(state.get("advantage_memory", {}))
         self.num_updates = state["num_updates"]
         self.num_skipped_updates = state["num_skipped_updates"]
 

@@ -5,7 +5,7 @@ Sequences of one unit, such as the answers that a loss compares, are in the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -67,3 +67,17 @@ def one_row(sequences: Sequence[Integers]) -> PackedRow:
     row = pack([sequences[i] for i in part.sequences], part.shared)
     places = dict(zip(part.sequences, row.places, strict=True))
     return row._replace(places=[places[i] for i in range(len(sequences))])
+
+
+def cut_rows(
+    units: Iterable[list[int]], rows: list[Integers], max_tokens: int
+) -> Iterator[list[int]]:
+    """Groups of neighbouring ``units``; each group has at most ``max_tokens`` padded tokens."""
+    part: list[int] = []
+    for unit in units:
+        if part and (len(part) + len(unit)) * len(rows[part[0]]) > max_tokens:
+            yield part
+            part = []
+        part.extend(unit)
+    if part:
+        yield part

@@ -12,6 +12,7 @@ from rl.credit.advantages.builtin import (
     TurnGae,
     Vine,
 )
+from rl.credit.advantages.roles import RoleAverage
 
 __all__ = [
     "BatchOutcome",
@@ -22,6 +23,7 @@ __all__ = [
     "GroupOutcome",
     "GroupProcess",
     "RewardToGo",
+    "RoleAverage",
     "TurnGae",
     "Vine",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -37,6 +38,9 @@ class CreditInputs:
     penalties: Tensor | None = None
     """``[N]`` float64, the weighted divergence to subtract from each token's reward. None unless
     ``kl.place=reward``."""
+    memory: MutableMapping[str, float] = field(default_factory=dict)
+    """Numbers that the advantage keeps from update to update. Checkpoints contain them, and a
+    failed update does not change them."""
 
     def compare(
         self, rewards: Tensor, groups: Tensor, std: Std, baseline: Baseline = "mean"
