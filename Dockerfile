@@ -20,6 +20,10 @@ RUN pip install --index-url "$TORCH_INDEX" "$(python -c \
     'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 print(next(d for d in p["dependencies"] if d.startswith("torch")))')"
 
+# Some packages of the tests are built from source.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 COPY . .
 RUN pip install -e '.[test]' \
     && useradd --create-home turnwise \

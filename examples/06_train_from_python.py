@@ -2,7 +2,7 @@
 
 Run with: python examples/06_train_from_python.py (five minutes; with the word ``quick`` seconds)
 
-The run's folder holds curve.png; README.md shows the curve of this environment with algo=grpo.
+The run's folder holds curve.png; docs/examples.md shows one.
 
 Prints:
     ... steps in ...

@@ -63,7 +63,7 @@ def _draw_rates(axes: Axes, result: Mapping[str, Any]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlabel("k (episodes per task)")
     axes.set_ylabel(f"{result['score']}, 95% interval by task")
-    axes.legend(frameon=False, fontsize=7)
+    axes.legend(frameon=False, fontsize=7, handlelength=3)
 
 
 def _single(name: str, result: Mapping[str, Any]) -> list[tuple[int, float]]:
@@ -103,7 +103,7 @@ def _draw_tokens(axes: Axes, result: Mapping[str, Any]) -> None:
             _draw(axes, result, prefix, points, _COLORS["pass"], style, label)
             axes.set_xscale("log", base=2)
     if "compare/model" in result and axes.get_lines():
-        axes.legend(frameon=False, fontsize=7)
+        axes.legend(frameon=False, fontsize=7, handlelength=3)
 
 
 def _draw_differences(axes: Axes, result: Mapping[str, Any]) -> None:

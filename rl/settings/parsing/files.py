@@ -29,9 +29,10 @@ _NAMES = {
     "algo.row.advantage.name": "algo.advantage",
     "algo.row.surrogate.name": "algo.surrogate",
     "policy.name": "policy",
+    "partner.name": "partner",
     "log.name": "log",
 }
-_INNER = re.compile(r"^(env\.)options\.|^(algo\.)row\.|^(policy\.|log\.)settings\.")
+_INNER = re.compile(r"^(env\.)options\.|^(algo\.)row\.|^(policy\.|partner\.|log\.)settings\.")
 
 
 def read_settings(path: str) -> dict[str, str]:
@@ -96,7 +97,10 @@ def read_toml(path: str, key: str = "config") -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{key}={path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{key}={path} is not valid TOML: {error}") from error
+        hint = ""
+        if "overwrite a value" in str(error):
+            hint = '. Options of a choice are in its table: env = {name = "NAME", OPTION = 1}'
+        raise UsageError(f"{key}={path} is not valid TOML: {error}{hint}") from error
 
 
 def table_words(table: Mapping[str, Any]) -> dict[str, str]:

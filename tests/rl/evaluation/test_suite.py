@@ -149,6 +149,7 @@ def test_a_stratified_mean_of_data_sets_that_are_all_right_is_not_certain():
             "[settings]\nout='x'\n[[set]]\nname='a'\nenv='toy-copy'",
             r"\[settings\] has out: give it",
         ),
+        ("[[set]]\nname='a'\nenv='math'\nenv.max_turns=1", r"its table: env = \{name = "),
         ("[[set]]\nname='a'", "set 1 needs a name and an env"),
         ("[[set]]\nname='a/b'\nenv='toy-copy'", "set 1 needs a name and an env"),
         ("[[set]]\nname='a'\nenv='toy-copy'\n" * 2, r"two sets have the same name \(a, a\)"),
