@@ -9,6 +9,7 @@ are failures (``EnvFailure``), never rewards.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from envs.env import EnvOptions
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.harbor.containers import Containers
 from envs.harbor.gold import ReferencePolicy
-from envs.harbor.tasks import HarborTask, load_tasks
+from envs.harbor.tasks import HarborTask, load_tasks, storage_warning
 from envs.harbor.verifier import REWARD
 from envs.harbor.workspaces import JUDGE, JudgeTool, TaskWorkspaces
 from envs.options import Card
@@ -34,6 +35,7 @@ from tools.workspace import WorkspaceFailure
 from tools.workspace.docker import NO_TIME, Engine, ImageBuilder
 from tools.workspace.tool import WorkspaceTool
 
+logger = logging.getLogger(__name__)
 INSTRUCTIONS = (
     "You solve a task in a Linux container. When the task is done, say so in a message without a "
     "call. Then hidden tests decide."
@@ -132,6 +134,8 @@ class HarborEnv(ToolEnv[HarborTask, HarborState]):
         """Open the engine, the containers of all episodes, and the tools that act in them."""
         chosen = cast(HarborOptions, options)
         data = load_tasks(chosen.tasks, chosen.only)
+        if line := storage_warning(data.tasks):
+            logger.warning(line)
         names = frozenset(filter(None, (name.strip() for name in chosen.host_env.split(","))))
         async with AsyncExitStack() as stack:
             try:

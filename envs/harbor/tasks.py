@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -125,6 +125,18 @@ def _dockerfile(folder: Path) -> bool:
 def _chosen(name: str, only: str) -> bool:
     patterns = [pattern.strip() for pattern in only.split(",") if pattern.strip()]
     return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def storage_warning(tasks: Iterable[HarborTask]) -> str:
+    """A line about tasks whose ``storage_mb`` is not enforced, or "" if no task has one."""
+    limited = [task.name for task in tasks if task.config.environment.storage_mb]
+    if not limited:
+        return ""
+    more = f" and {len(limited) - _SHOWN} more" if len(limited) > _SHOWN else ""
+    return (
+        f"harbor-v0: environment.storage_mb of {', '.join(limited[:_SHOWN])}{more} is not "
+        f"enforced: containers share the disk of the Docker engine"
+    )
 
 
 def _row(task: HarborTask) -> Row:

@@ -8,7 +8,7 @@ import pytest
 
 import envs
 from envs.harbor.config import TaskConfig, resolved
-from envs.harbor.tasks import load_tasks
+from envs.harbor.tasks import load_tasks, storage_warning
 from envs.harbor.verifier import _checked, _numbers, _without
 from tools.calls import written
 
@@ -79,6 +79,14 @@ def test_a_wrong_field_is_named_with_its_file(tasks, tmp_path):
     (folder / "greeting" / "task.toml").write_text("[agent]\ntimeout_sec = 'soon'\n")
     with pytest.raises(ValueError, match=r"greeting/task.toml: agent.timeout_sec"):
         load_tasks(str(folder))
+
+
+def test_a_limit_of_storage_is_not_ignored_in_silence(tasks, tmp_path):
+    assert storage_warning(load_tasks(str(tasks)).tasks) == ""
+    folder = shutil.copytree(tasks, tmp_path / "tasks")
+    (folder / "greeting" / "task.toml").write_text("[environment]\nstorage = '2G'\n")
+    line = storage_warning(load_tasks(str(folder)).tasks)
+    assert line.startswith("harbor-v0: environment.storage_mb of greeting is not enforced")
 
 
 def test_folders_may_name_splits(tasks, tmp_path):
