@@ -183,7 +183,7 @@ async def test_the_agents_time_for_commands_ends_its_work(docker_client, tasks, 
 async def test_killed_at_random_many_episodes_leave_nothing_and_earn_nothing(
     env, docker_client, containers
 ):
-    rng, count = random.Random(0), 8
+    rng, count = random.Random(0), 16
     members = env.group(count)
     over = asyncio.Event()
 
