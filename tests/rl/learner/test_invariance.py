@@ -199,7 +199,8 @@ def test_how_a_step_is_cut_and_padded(name, plan, max_tokens, packing):
     same(cut, gradient(ROWS[name], groups))
 
 
-@EVERY_ROW
+# SPIRAL's moving averages take one episode after the other, so their order is part of the formula.
+@pytest.mark.parametrize("name", [name for name in ROWS if name != "spiral"])
 @settings(deadline=None, max_examples=6)
 @given(plan=plans, random=st.randoms(use_true_random=False))
 def test_the_order_of_groups_and_members(name, plan, random):
