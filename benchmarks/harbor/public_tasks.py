@@ -53,7 +53,7 @@ async def measured(folder: Path, name: str, commit: str) -> Row:
     try:
         env = envs.make("harbor", tasks=str(folder), split="all", max_turns=60)
     except ValueError as error:
-        return Row(name, commit, None, None, 0.0, line_of(error))
+        return Row(name, commit, None, None, 0.0, line_of(error, folder))
     try:
         for kind in ("gold", "empty"):
             policy: Callable[[str], Any] = gold_of(env) if kind == "gold" else give_up
@@ -61,7 +61,7 @@ async def measured(folder: Path, name: str, commit: str) -> Row:
                 played = await aplay(env, policy, seed=0, task=0)
                 rewards[kind] = played.reward
             except (envs.EnvFailure, LookupError) as error:
-                why = why or f"{kind}: {line_of(error)}"
+                why = why or f"{kind}: {line_of(error, folder)}"
     finally:
         await env.aclose()
     if not why and rewards != {"gold": 1.0, "empty": 0.0}:
@@ -75,9 +75,9 @@ def give_up(observation: str) -> str:
     return "I give up."
 
 
-def line_of(error: Exception) -> str:
-    """An error's message in one line, without the folder of the clones."""
-    return " ".join(str(error).split())[:300]
+def line_of(error: Exception, folder: Path) -> str:
+    """An error's message in one line, without the path of the task's folder."""
+    return " ".join(str(error).replace(str(folder), "TASK").split())[:300]
 
 
 async def main() -> None:

@@ -7,7 +7,7 @@ ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_BREAK_SYSTEM_PACKAGES=1 \
 RUN rm -f /etc/apt/sources.list && apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         bash ca-certificates curl git jq sqlite3 tmux asciinema python3 python3-pip python3-venv \
-        python-is-python3
+        python-is-python3 python3-pytest
 # After the package ca-certificates, which writes this file.
 COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 RUN pip install --no-cache-dir pytest==8.4.1 pytest-json-ctrf==0.3.5 uv
