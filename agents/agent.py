@@ -22,7 +22,9 @@ class Agent(Protocol):
     """An agent for one episode: it reads observations and returns actions."""
 
     segment: Segment
-    """The recorded tokens."""
+    """The recorded tokens of the current context."""
+    earlier: list[Segment]
+    """The segments of earlier contexts, in order."""
     session: str
     """The episode's name."""
     turn_seed: Callable[[int], int] | None
@@ -31,6 +33,8 @@ class Agent(Protocol):
     """Number of turns of the episode so far."""
     last: Completion | None
     """The last completion."""
+    num_sampled: int
+    """Number of tokens that the last turn's record trains, including those of a summary."""
     unrecorded_tokens: int
     """Number of tokens of the last action that ``segment`` does not record."""
 
@@ -95,9 +99,10 @@ class TokenAgent:
         self.context_length = context_length
         self.turn_seed = turn_seed
         self.segment = Segment()
+        self.earlier: list[Segment] = []
         self.num_turns = 0
         self.last: Completion | None = None
-        self.unrecorded_tokens = 0
+        self.num_sampled = self.unrecorded_tokens = 0
         self._prefill = self._opening = ""
         """Text that the template wrote at the start of the next action."""
 
@@ -109,7 +114,7 @@ class TokenAgent:
         The copy has the same ``session`` and ``turn_seed`` until the caller changes them.
         """
         twin = copy.copy(self)
-        twin.segment = self.segment.copy()
+        twin.segment, twin.earlier = self.segment.copy(), [*self.earlier]
         return twin
 
     def start(
@@ -152,12 +157,15 @@ class TokenAgent:
             continues: whether the observation continues the assistant's message. If False, it is a
                 separate message.
         """
-        if continues:
-            tokens = self.renderer.splice(observation)
-        else:
-            ended = self.last is not None and self.last.finish_reason is FinishReason.STOP_TOKEN
-            tokens = self.renderer.observe(observation, ended=ended) + self._opened()
+        tokens = self._observed(observation, continues=continues)
         self.segment.append_context(tokens, turn=self.num_turns)
+
+    def _observed(self, observation: str, *, continues: bool) -> list[int]:
+        """The tokens of an observation after an action."""
+        if continues:
+            return self.renderer.splice(observation)
+        ended = self.last is not None and self.last.finish_reason is FinishReason.STOP_TOKEN
+        return self.renderer.observe(observation, ended=ended) + self._opened()
 
     def _opened(self) -> list[int]:
         """Begin an assistant's message, and return the prefill's tokens.
@@ -186,7 +194,7 @@ class TokenAgent:
         )
         completion = await self.policy.generate([*self.segment.token_ids], sampling, self.session)
         self.segment.append_completion(completion, turn=self.num_turns)
-        self.last = completion
+        self.last, self.num_sampled = completion, len(completion.token_ids)
         self.num_turns += 1
         text = self.renderer.text(completion.token_ids, self.sampling.stop)
         opening, self._opening = self._opening, ""

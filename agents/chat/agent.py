@@ -43,9 +43,10 @@ class ChatAgent:
         self.session = session
         self.turn_seed = turn_seed
         self.segment = Segment()
+        self.earlier: list[Segment] = []
         self.num_turns = 0
         self.last: Completion | None = None
-        self.unrecorded_tokens = 0
+        self.num_sampled = self.unrecorded_tokens = 0
         self.messages: list[dict[str, Any]] = []
         self._tools: tuple[Mapping[str, Any], ...] = ()
         self._open_calls: tuple[Mapping[str, Any], ...] = ()

@@ -34,6 +34,13 @@ class Attempt:
     partners: dict[str, Agent] = field(default_factory=dict)
     """Agents of the roles that partners play. The record does not have their tokens."""
 
+    def record_segments(self) -> None:
+        """Add the segments to the record that compaction began in the last turn."""
+        segments = self.trajectory.segments
+        recorded = {id(segment) for segment in segments}
+        for agent in self.agents.values():
+            segments.extend(s for s in (*agent.earlier, agent.segment) if id(s) not in recorded)
+
     async def fork(self, record: Trajectory, reseed: int | None = None) -> Attempt:
         """A copy in the same state, recorded in ``record``. The original stays unchanged.
 
@@ -50,7 +57,7 @@ class Attempt:
         assert isinstance(recorder, Recorder)
         agents = {role: agent.fork() for role, agent in self.agents.items()}
         partners = {role: agent.fork() for role, agent in self.partners.items()}
-        record.segments = [agent.segment for agent in agents.values()]
+        record.segments = [s for agent in agents.values() for s in (*agent.earlier, agent.segment)]
         record.turns = [*self.trajectory.turns]
         record.calls, record.tools = recorder.calls, recorder.tools
         return Attempt(env, record, recorder, agents, partners)
@@ -89,7 +96,7 @@ def turn_of(agent: Agent, action: str, result: StepResult, *, partner: bool = Fa
         action=str(action),
         observation=result.observation,
         finish_reason=BY_PARTNER if partner else completion.finish_reason.value,
-        num_tokens=0 if partner else len(completion.token_ids),
+        num_tokens=0 if partner else agent.num_sampled,
         unrecorded_tokens=0 if partner else agent.unrecorded_tokens,
         role=agent.segment.role,
         rewards=_numbers("rewards", result.info["rewards"]),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import envs
 from agents.agent import Agent, TokenAgent
 from agents.completion import SamplingParams
+from agents.context.agent import CompactingAgent
+from agents.context.settings import ContextConfig
 from agents.policy import Policy, PolicyFailure
 from agents.renderer import Renderer
 from envs.env import EnvOptions, TextEnv
@@ -96,6 +98,8 @@ class EpisodeContext:
     limits: EpisodeLimits
     partners: Mapping[str, Partner] = field(default_factory=dict)
     """The partners by the roles that they play. The policy plays all other roles."""
+    compaction: ContextConfig = field(default_factory=ContextConfig)
+    """What agents keep when a conversation fills its context."""
     activities: Activities = field(default_factory=Activities)
     """Receives from each episode what the episode waits for."""
     on_episode: Callable[[], None] = lambda: None
@@ -112,6 +116,16 @@ class EpisodeContext:
             session: the episode's name.
             turn_seed: returns the sampling seed of a turn.
         """
+        if self.compaction.compact != "none":
+            return CompactingAgent(
+                self.renderer,
+                self.policy,
+                self.sampling,
+                self.compaction,
+                session=session,
+                context_length=self.limits.context_length,
+                turn_seed=turn_seed,
+            )
         return TokenAgent(
             self.renderer,
             self.policy,

@@ -233,6 +233,7 @@ class Episode:
             except ContextFull:
                 return _truncate(trajectory, StopReason.CONTEXT_FULL)
             answered = time.perf_counter()
+            attempt.record_segments()
             attempt.recorder.turn += 1
             with self._blamed():
                 result = await env.astep(action)

@@ -96,6 +96,7 @@ class Runtime:
                 requests_at_once=int(config.deterministic),
             ),
             partners=self.partners,
+            compaction=config.context,
             activities=self.activities,
         )
         return make_collector(context, vine)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from agents.completion import SamplingParams
+from agents.context.settings import ContextConfig
 from envs.user_files import short_name
 from rl.errors import UsageError
 from rl.policies.engine import PolicyChoice
@@ -85,7 +86,10 @@ class RunConfig(ModelConfig):
     sampling: SamplingConfig = field(default_factory=left_out)
     """Sampling by the policy."""
     context_length: int = 0
-    """Maximum number of tokens in an episode; 0 for the model's own window."""
+    """Maximum number of tokens in an episode (with context.compact, in one of its contexts); 0 for
+    the model's own window."""
+    context: ContextConfig = field(default_factory=left_out)
+    """Compaction of conversations that fill their context."""
     episode_timeout_s: float = 3600.0
     """Seconds that an episode may take, not counting its wait for a free slot. A longer episode
     fails."""
@@ -113,6 +117,12 @@ class RunConfig(ModelConfig):
                 "requests as they arrive"
             )
         split = self.env.options.split
+        compacts = self.context.compact != "none"
+        if compacts and (self.env.env_id == "agent-v0" or not self.loads_model):
+            raise ValueError(
+                f"context.compact ({self.context.compact}) must be none with env=agent and with a "
+                f"model behind a chat API: the agent or the server holds the conversation"
+            )
         # With another split the warm start would learn from tasks of the test.
         if split != "train":
             raise ValueError(

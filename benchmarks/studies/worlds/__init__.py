@@ -8,6 +8,7 @@ WORLDS = {
     "slow-search-v0": "benchmarks.studies.worlds.slow_search:SlowSearchEnv",
     "talk-v0": "benchmarks.studies.worlds.talk:TalkEnv",
     "letters-v0": "benchmarks.studies.worlds.letters:LettersEnv",
+    "notes-v0": "benchmarks.studies.worlds.notes:NotesEnv",
     "reflective-math-v0": "benchmarks.studies.worlds.reflective:ReflectiveMathEnv",
 }
 

@@ -26,6 +26,8 @@ MAIN_KEYS = frozenset(
         "sampling.temperature",
         "sampling.max_tokens",
         "context_length",
+        "context.compact",
+        "context.tokens",
         "optimizer.lr",
         "lora.rank",
         "micro_batch_tokens",

@@ -1,0 +1,1 @@
+"""Conversations that outgrow their context: the agent's own summary, or dropped turns."""
