@@ -8,6 +8,7 @@ tests nor other files, processes or settings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -57,6 +58,9 @@ class SweMiniOptions(ToolOptions):
     """Kinds of fault with commas between them, as in "operator, off-by-one", or "all"."""
     show: bool = False
     """Whether the first message shows main.py with line numbers."""
+    feedback: str = "results"
+    """ "results" shows what a call returned. "blank" shows it with "?" in place of each letter and
+    digit, to measure the value of the results."""
     syntax: str = "tags"
     """Text format of calls: "tags", "json" for Hermes's format, or "chat" for the format of the
     model's own chat template."""
@@ -75,6 +79,8 @@ class SweMiniOptions(ToolOptions):
         for kind in self.kinds:
             if kind not in KINDS:
                 raise ValueError(f"faults ({kind!r}) must be all, or of {', '.join(KINDS)}")
+        if self.feedback not in ("results", "blank"):
+            raise ValueError(f"feedback ({self.feedback!r}) must be results or blank")
         if self.syntax not in SYNTAXES:
             known = ", ".join(SYNTAXES)
             raise ValueError(f"syntax ({self.syntax!r}) must be one of {known}")
@@ -94,6 +100,11 @@ class SweMiniOptions(ToolOptions):
         if self.faults == "all":
             return KINDS if self.files > 1 else tuple(kind for kind in KINDS if kind != "import")
         return tuple(kind.strip() for kind in self.faults.split(","))
+
+
+def blank(result: str) -> str:
+    """A result with "?" in place of each letter and digit; its length and lines are the same."""
+    return re.sub(r"[^\W_]", "?", result)
 
 
 @dataclass(slots=True)
@@ -172,7 +183,8 @@ class SweMiniEnv(ToolEnv[SoftwareTask, SweMiniState]):
             result, record = await self.call(call)
             self.state.called |= call.error is None
             records.append(record)
-            results.append((call.tool, result.text))
+            shown = blank(result.text) if self._chosen.feedback == "blank" else result.text
+            results.append((call.tool, shown))
             if self.is_final(call) and result.error is None:
                 rewards, scores = await self._grade()
                 return finish(rewards, scores=scores, tool_calls=records)

@@ -147,3 +147,20 @@ def test_a_wrong_option_is_one_line(options, message):
         envs.make("swe-mini", **options)
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
+
+
+def test_blank_feedback_shows_no_value_of_a_result():
+    shown = {}
+    for feedback in ("results", "blank"):
+        env = envs.make("swe-mini", files=1, tools="read, fix", feedback=feedback)
+        try:
+            env.reset(seed=0, options={"task": 0})
+            shown[feedback], *_ = env.step("<read> main.py </read>")
+        finally:
+            env.close()
+    inside = shown["blank"].partition("<result>")[2].partition("</result>")[0]
+    assert len(shown["blank"]) == len(shown["results"])
+    assert inside.count("?") > 100
+    assert not any(character.isalnum() for character in inside)
+    with pytest.raises(ValueError, match=r"feedback \('no'\) must be results or blank"):
+        envs.make("swe-mini", feedback="no")
