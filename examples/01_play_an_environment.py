@@ -1,7 +1,7 @@
 """Play one episode of each built-in environment with its gold policy, through Gymnasium's face.
 
 Ids with a slash, as in ``reasoning-gym/gcd-v0``, are other libraries' tasks. ``harbor-v0`` plays
-task folders of your own.
+task folders of your own; ``minigrid-v0`` and ``textworld-v0`` need an extra.
 
 Run with: python examples/01_play_an_environment.py
 
@@ -24,7 +24,7 @@ import envs
 
 def main() -> None:
     for name in envs.ids():
-        if "/" in name or name == "harbor-v0":
+        if "/" in name or name in ("harbor-v0", "minigrid-v0", "textworld-v0"):
             continue
         env = envs.make(name)
         observation, _ = env.reset(seed=0)

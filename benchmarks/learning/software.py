@@ -30,7 +30,7 @@ TRAIN = [*ENV, "steps=40"]
 TASKS = 512
 
 
-def learnt(seed: int, folder: Path) -> dict[str, Any]:
+def learned(seed: int, folder: Path) -> dict[str, Any]:
     """One run: test success before and after, and the last turns with blanked results."""
     result = train_run(f"software-{seed}", [*TRAIN, f"seed={seed}"], folder)
     return {"seed": seed, **result, "results": value_of_results(seed, folder)}
@@ -65,7 +65,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
 
     def one(seed: int) -> dict[str, Any]:
-        result = learnt(seed, options.out)
+        result = learned(seed, options.out)
         shown = {key: result[key] for key in ("seed", "before", "after", "results", "seconds")}
         sys.stdout.write(json.dumps(shown) + "\n")
         return result

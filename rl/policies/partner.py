@@ -137,7 +137,7 @@ class NoPartner(PartnerEngine):
     supports_deterministic = True
 
     def check(self) -> None:
-        """Reject a role that nobody would play.
+        """Reject a role that has no player.
 
         Raises:
             ValueError: a role is given.

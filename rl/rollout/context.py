@@ -142,7 +142,7 @@ class EpisodeContext:
         return self.policy.queued_s(session) + partners
 
     def end(self, session: str) -> None:
-        """Tell the policy and the partners that an attempt is over."""
+        """Forget an attempt in the policy and the partners."""
         self.policy.end(session)
         for partner in self.partners.values():
             partner.end(session)

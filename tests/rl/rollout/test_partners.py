@@ -289,7 +289,7 @@ async def test_a_chat_endpoint_plays_a_role(renderer):
     trajectory.check()
 
 
-def test_roles_that_nobody_can_play_are_refused():
+def test_roles_without_a_player_are_refused():
     guest = LocalPartner(role="guest")
     check_roles(guest, "cafe-v0", ("guest", "cook"))
     with pytest.raises(UsageError, match=r"partner.role \(guest\) is no role of x-v0 .* it declar"):

@@ -388,6 +388,8 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
         .replace("algo.row.", "algo.")
         .replace("policy.name", "policy")
         .replace("policy.settings.", "policy.")
+        .replace("partner.name", "partner")
+        .replace("partner.settings.", "partner.")
         .replace("log.name", "log")
         .replace("log.settings.", "log.")
         for key in leaves(config)

@@ -1,0 +1,1 @@
+"""Worlds of other libraries in which an agent acts by short commands."""
