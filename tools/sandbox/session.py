@@ -14,7 +14,7 @@ from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Request
 from tools.sandbox.host.session_link import Branch, Frame, SessionLink
 from tools.sandbox.host.session_permits import SessionPermits
-from tools.sandbox.host.zygotes import LostError
+from tools.sandbox.host.zygote import LostError
 from tools.sandbox.inside import frames
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import CallResult, Status, status_of

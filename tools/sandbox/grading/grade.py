@@ -31,7 +31,7 @@ from tools.sandbox.grading.literal import Call, call_of
 from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Request
 from tools.sandbox.host.reading import MemoryBudget, size_of
-from tools.sandbox.host.zygotes import LostError
+from tools.sandbox.host.zygote import LostError
 from tools.sandbox.inside.codec import CodecError, encode, pack
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict

@@ -15,7 +15,8 @@ from tools.sandbox.host.queue import FairQueue
 from tools.sandbox.host.reading import Clock, Reader
 from tools.sandbox.host.session_link import SessionLink
 from tools.sandbox.host.session_permits import SessionPermits
-from tools.sandbox.host.zygotes import LostError, Zygotes
+from tools.sandbox.host.zygote import LostError
+from tools.sandbox.host.zygotes import Zygotes
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import RunResult, status_of
 

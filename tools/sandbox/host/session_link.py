@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tools.sandbox.host.zygotes import GRACE_S, LostError
+from tools.sandbox.host.zygote import GRACE_S, LostError
 from tools.sandbox.inside import frames
 
 _SLACK = 1 << 16

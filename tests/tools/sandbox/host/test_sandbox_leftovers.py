@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.sandbox import SandboxFailure, SandboxUnavailable, make_sandbox
-from tools.sandbox.backends import cgroup, landlock
+from tools.sandbox.backends import cgroup, landlock, scratch
 from tools.sandbox.inside import workdir
 from tools.sandbox.inside.supervisor import process_tree
 
@@ -84,6 +84,28 @@ def test_the_next_start_removes_what_an_ended_loop_left(parent, descendants):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     asyncio.run(start_and_close())
+    assert list(parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_the_loop_ends_at_the_first_steps_of_a_close(parent, descendants, steps):
+    """The lock of the common folder is released, whichever tasks have not begun."""
+
+    async def start_only() -> None:
+        sandbox = make_sandbox("unsafe-local")
+        await sandbox.start()
+        closing = asyncio.ensure_future(sandbox.close())
+        await asyncio.sleep(0)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        assert not closing.done()
+
+    asyncio.run(start_only())
+    deadline = time.monotonic() + 10
+    while descendants():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    scratch.sweep(parent, "turnwise-sandbox-")
     assert list(parent.iterdir()) == []
 
 

@@ -116,7 +116,7 @@ async def test_zygotes_are_recycled(make, monkeypatch):
 async def test_a_cancelled_close_can_be_finished(make):
     async with make() as sandbox:
         await sandbox.run("print(1)")
-        closing = asyncio.create_task(sandbox.executor.zygotes._current.close())
+        closing = asyncio.ensure_future(sandbox.executor.zygotes._current.close())
         await asyncio.sleep(0)
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
