@@ -175,15 +175,10 @@ def _rewards(config: EvaluateConfig, sample: Sample) -> list[list[float]]:
     Raises:
         UsageError: ``reward_model`` is no reward model for the policy's tokens.
     """
-    from rl.credit.shaping import Member
-    from rl.preferences.shaping import reward_model
+    from rl.preferences.shaping import score_episodes
 
     try:
-        scored = reward_model(config.reward_model, config.device)
-        return [
-            [*scored.contribute([Member(t.num_sampled, False, t.reward, episode=t) for t in task])]
-            for task in sample.tasks
-        ]
+        return score_episodes(config.reward_model, sample.tasks, config.device)
     except (OSError, ValueError) as error:
         raise UsageError(f"reward_model ({config.reward_model}): {error}") from error
 

@@ -14,6 +14,7 @@ from rl.run.metrics.intervals import PassRate
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
+    from rl.viewer.episodes.rows import Row
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,18 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """The metrics of the last step. Empty before the first step is done."""
         return next((r for r in reversed(self.history) if "reward" in r), {})
+
+    def episodes(self) -> list[Row]:
+        """A row for each recorded episode, by step, file and line: a table for pandas or polars.
+
+        The first call reads all files of episodes; later ones read new files only.
+
+        Raises:
+            UsageError: a file is damaged, or the folder of episodes cannot be read.
+        """
+        from rl.viewer.episodes.table import all_rows
+
+        return all_rows(self.folder / "trajectories")
 
 
 @dataclass(frozen=True)

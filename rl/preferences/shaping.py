@@ -41,6 +41,26 @@ def reward_model(path: str, device: str = "auto") -> Shaping:
     return _judge("reward_model", path, device, score)
 
 
+def score_episodes(
+    path: str, groups: Sequence[Sequence[Trajectory]], device: str = "auto"
+) -> list[list[float]]:
+    """A reward model's scores, group by group, one for each episode.
+
+    Args:
+        path: a folder that ``python -m rl.reward_model`` saved, or a hub id.
+        groups: the episodes.
+        device: device of the model. "auto" selects the GPU if there is one.
+
+    Raises:
+        ValueError: the folder holds no reward model, or one for another tokenizer.
+    """
+    scored = reward_model(path, device)
+    return [
+        [*scored.contribute([Member(t.num_sampled, False, t.reward, episode=t) for t in group])]
+        for group in groups
+    ]
+
+
 def process_model(
     path: str, by: Literal["min", "product"] = "min", device: str = "auto"
 ) -> Shaping:

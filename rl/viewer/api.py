@@ -29,12 +29,12 @@ _INDEXING_S = 0.5
 
 
 def list_runs(runs: Runs, parameters: Parameters) -> dict[str, Any]:
-    """All runs, each with its status and its results."""
+    """All runs, each with its status, its results and its most important finding."""
     found = runs.find()
     return {
         "root": str(runs.root),
         "single": runs.single,
-        "runs": [summary(run) for run in found.values()],
+        "runs": [summary(run) | {"worst": run.worst()} for run in found.values()],
     }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from rl.settings.parsing.files import flatten
 from rl.viewer.runs import Run
 
 _MOST = 2000
@@ -11,7 +13,7 @@ _UPDATE_S = 5.0
 
 
 def compare(first: Run, second: Run, kind: str) -> dict[str, Any]:
-    """Mean rewards by task in two runs, the largest difference first.
+    """Settings that differ, and mean rewards by task, the largest difference first.
 
     Args:
         first: a run.
@@ -36,6 +38,7 @@ def compare(first: Run, second: Run, kind: str) -> dict[str, Any]:
     shared.sort(key=lambda row: (-abs(row["difference"]), row["env"], row["task"]))
     return {
         "kind": kind,
+        "settings": _settings(first.config(), second.config()),
         "kinds": [
             name for name in first.index.counts()["kind"] if name in second.index.counts()["kind"]
         ],
@@ -44,6 +47,18 @@ def compare(first: Run, second: Run, kind: str) -> dict[str, Any]:
         "worse": sum(row["difference"] < 0 for row in shared),
         "tasks": shared[:_MOST],
     }
+
+
+def _settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The settings that differ, by name. A setting that a run lacks is an empty text."""
+    ours, theirs = flatten(first), flatten(second)
+    names = [*ours, *(name for name in theirs if name not in ours)]
+    sides = [(name, str(ours.get(name, "")), str(theirs.get(name, ""))) for name in names]
+    return [
+        {"name": name, "first": one, "second": other}
+        for name, one, other in sides
+        if one != other and name != "out"
+    ]
 
 
 def _side(row: tuple[Any, ...]) -> dict[str, Any]:

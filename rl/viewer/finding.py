@@ -26,9 +26,18 @@ KEYS = (
     "worse",
     "apart",
     "entropy",
+    "tool_calls",
     "format",
 )
 """The kinds of findings. Of equal severity, a cause stands before its symptoms."""
+EFFECTS = {
+    "mask": ("mismatch",),
+    "identical": ("tied_rewards", "no_gradient", "entropy"),
+    "stale_sampler": ("mismatch",),
+    "answers_cut": ("tied_rewards", "no_gradient"),
+    "entropy": ("tied_rewards", "no_gradient"),
+}
+"""The kinds of findings that each kind explains."""
 WINDOW = 10
 """Number of newest steps over which shares are measured."""
 
@@ -57,6 +66,8 @@ class Finding:
     open as a conversation."""
     view: str = ""
     """The view in which the named episodes open, such as "group". If empty, ``colour`` decides."""
+    cause: str = ""
+    """The kind of the finding that explains this one, or ""."""
 
 
 @dataclass(frozen=True, slots=True)

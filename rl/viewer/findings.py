@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rl.rollout.trajectory_files import LINES, read_learner_columns, read_trajectories
 from rl.viewer.episodes.rows import episode_file
-from rl.viewer.finding import KEYS, Finding, Played, RunData
+from rl.viewer.finding import EFFECTS, KEYS, Finding, Played, RunData
 from rl.viewer.metric_findings import metric_findings
 from rl.viewer.token_findings import token_findings
 
@@ -28,7 +29,10 @@ def findings(run: RunData) -> list[Finding]:
         first.setdefault(finding.key, finding)
     if "identical" in first and (tied := first.get("tied_rewards")):
         first["tied_rewards"] = replace(tied, advice=_EQUAL_ADVICE)
-    return [_with_examples(finding, run) for finding in first.values()]
+    return [
+        replace(_with_examples(finding, run), cause=_cause(finding, first))
+        for finding in first.values()
+    ]
 
 
 def read_played(trajectories: Path, count: int = READ_STEPS) -> list[Played]:
@@ -46,6 +50,15 @@ def read_played(trajectories: Path, count: int = READ_STEPS) -> list[Played]:
         columns = read_learner_columns(path, size)
         played.append(Played(name, step, episodes, columns))
     return played
+
+
+def _cause(finding: Finding, found: Mapping[str, Finding]) -> str:
+    """The most important finding that explains this one. A less severe one does not explain it."""
+    for key, other in found.items():
+        worse = _SEVERITIES.index(other.severity) <= _SEVERITIES.index(finding.severity)
+        if worse and finding.key in EFFECTS.get(key, ()):
+            return key
+    return ""
 
 
 def _with_examples(finding: Finding, run: RunData) -> Finding:

@@ -35,6 +35,8 @@ from rl.viewer.finding import (
 
 _LEAST_STEPS = 4
 """Number of steps from which a trend is read."""
+_CALLED = 0.5
+"""Tool calls per episode from which a policy is said to use tools."""
 _SOLVED = 0.9
 """Success from which equal rewards and a small entropy are expected."""
 _RARE = 0.05
@@ -50,8 +52,8 @@ _SHARE = "staleness/effective_share/"
 
 def metric_findings(run: RunData) -> list[Finding]:
     """The findings from a run's metrics alone, in no order."""
-    rules = (_no_gradient, _tied, _cut, _failures, _stale, _mismatch, _held_out, _entropy, _format)
-    return [finding for rule in rules for finding in rule(run)]
+    rules = (_no_gradient, _tied, _cut, _failures, _stale, _mismatch, _held_out, _entropy)
+    return [finding for rule in (*rules, _tool_calls, _format) for finding in rule(run)]
 
 
 def _sentence(text: str) -> str:
@@ -293,6 +295,32 @@ def _entropy(run: RunData) -> Iterator[Finding]:
         "answers are not tried.",
         "Raise sampling.temperature or algo.entropy_coef, widen the upper clip bound (algo=dapo), "
         "or lower optimizer.lr.",
+        steps_of(run.recent),
+        of_steps(steps_of(run.recent)),
+    )
+
+
+def _tool_calls(run: RunData) -> Iterator[Finding]:
+    """Tool calls that the policy gave up."""
+    calls = numbers(run.steps, "tools/call_frequency")
+    if len(calls) < 2 * _LEAST_STEPS:
+        return
+    first, now = fmean(calls[:_LEAST_STEPS]), fmean(calls[-_LEAST_STEPS:])
+    if first < _CALLED or now >= 0.1 * first:
+        return
+    rewards = numbers(run.steps, "reward")
+    rose = bool(rewards) and fmean(rewards[-_LEAST_STEPS:]) > fmean(rewards[:_LEAST_STEPS])
+    yield Finding(
+        "tool_calls",
+        "low" if rose else "medium",
+        f"Tool calls vanished: {now:.2g} per episode in the last {_LEAST_STEPS} steps, {first:.2g} "
+        f"in the first {_LEAST_STEPS}.",
+        "The reward rose meanwhile: the model may solve the tasks without tools."
+        if rose
+        else "The reward did not rise meanwhile. Calls that fail or are cut teach a model to "
+        "answer at once.",
+        "Compare an early episode with a late one. Check how many calls fail and how many answers "
+        "are cut; lower optimizer.lr, or reward a call that is used.",
         steps_of(run.recent),
         of_steps(steps_of(run.recent)),
     )

@@ -52,6 +52,8 @@ class Run:
         """The number of records from which the newest findings are made, and the findings."""
         self._problems: list[dict[str, Any]] | None = None
         """The findings that were made last."""
+        self._seen: tuple[int, list[dict[str, Any]]] | None = None
+        """The number of records, and the findings from these alone."""
         self._read: tuple[int, int] = (0, 0)
         """The inode of metrics.jsonl, and the number of bytes that were read."""
 
@@ -96,6 +98,22 @@ class Run:
                 return self._findings_of(records, [], ""), False
             return self._problems, False
         return self._problems, True
+
+    def worst(self) -> dict[str, Any] | None:
+        """The most important finding, or None if there is none.
+
+        The list of runs shows it for each run, so it reads no tokens: until a reader has opened the
+        run, it is the most important one that the metrics show.
+        """
+        records = self.metrics()
+        if self._problems is not None:
+            found = self._problems
+        elif self._seen is not None and self._seen[0] == len(records):
+            found = self._seen[1]
+        else:
+            found = self._findings_of(records, [], "")
+            self._seen = len(records), found
+        return found[0] if found else None
 
     def close(self) -> None:
         """Close the index, and wait for the thread that makes the findings."""
@@ -270,6 +288,7 @@ def as_problem(finding: Finding) -> dict[str, Any]:
         "query": query,
         "episodes": [{"file": file, "line": line} for file, line in named],
         "show": _shown(finding),
+        "cause": finding.cause,
     }
 
 

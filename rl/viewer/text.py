@@ -34,7 +34,9 @@ def overview_text(runs: Runs, run: str, most: int = 40) -> str:
     shown = show_run(runs, {"run": run})
     lines = [f"{shown['name']}  {shown['env']}  {shown['algo']}  step {shown['steps']}"]
     for problem in shown["problems"]:
-        lines += [f"  {problem['severity']}: {problem['title']}", f"    {problem['detail']}"]
+        effect = f", an effect of {problem['cause']}" if problem["cause"] else ""
+        lines += [f"  {problem['severity']}{effect}: {problem['title']}"]
+        lines += [f"    {problem['detail']}"]
         lines += [f"    try: {problem['advice']}"] if problem["advice"] else []
     lines += [f"  not read: {error}" for error in shown["errors"]]
     listed = list_episodes(runs, {"run": run, "limit": str(most)})

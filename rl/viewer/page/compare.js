@@ -30,6 +30,7 @@
     let answer = await view.api("compare", {run, other, kind: kind || "train"});
     if (!kind && !answer.tasks.length && answer.kinds.length) answer = await view.api("compare", {run, other, kind: answer.kinds[0]});
     const [, , shared] = answer.num_tasks;
+    settings(box, run, other, answer.settings);
     box.append(h("h2", {}, "Tasks that both played"));
     if (answer.kinds.length > 1) box.append(h("div", {class: "filters"},
       view.select("Played in", answer.kind, answer.kinds.map((name) => [name, name]), (value) => { location.hash = view.link(["run", run, "compare", other], {kind: value}); })));
@@ -44,6 +45,14 @@
         h("td", {class: `number ${row.difference > 0 ? "plus" : row.difference < 0 ? "minus" : ""}`}, view.signed(row.difference))))))), both);
     await show(both, run, other, answer.tasks[0]);
   };
+
+  const settings = (box, run, other, differing) => box.append(
+    h("h2", {}, "Settings that differ"),
+    differing.length ? h("div", {class: "scroll short"}, h("table", {class: "list differing"},
+      h("thead", {}, h("tr", {}, ["Setting", run, other].map((name) => h("th", {}, view.line(name, 40))))),
+      h("tbody", {}, differing.map((row) => h("tr", {},
+        h("td", {}, view.line(row.name, 80)), h("td", {}, view.line(row.first, 200)), h("td", {}, view.line(row.second, 200)))))))
+      : view.empty("All settings are equal."));
 
   const show = async (box, run, other, row) => {
     const found = await Promise.all([[run, row.first], [other, row.second]].map(([name, side]) =>

@@ -34,7 +34,7 @@
   };
 
   const table = (runs) => h("div", {class: "scroll"}, h("table", {class: "list runs"},
-    h("thead", {}, h("tr", {}, ["Run", "Environment", "Algorithm", "Steps", "Reward", "Before", "After", ""].map(
+    h("thead", {}, h("tr", {}, ["Run", "Environment", "Algorithm", "Steps", "Reward", "Before", "After", "", "What is wrong"].map(
       (name, i) => h("th", {class: i >= 3 && i !== 4 && i < 7 ? "number" : ""}, name)))),
     h("tbody", {}, runs.map((run) => h("tr", {"data-row": true, onclick: () => { location.hash = view.runLink(run.name); }},
       h("td", {}, h("a", {href: view.runLink(run.name)}, view.line(run.name, 60))),
@@ -43,7 +43,8 @@
       h("td", {}, view.sparkline(run.reward)),
       h("td", {class: "number"}, rate(run.result.before)),
       h("td", {class: "number"}, rate(run.result.after)),
-      h("td", {}, view.status(run)))))));
+      h("td", {}, view.status(run)),
+      h("td", {class: `worst ${run.worst?.severity || ""}`, title: run.worst?.title || ""}, run.worst ? view.line(run.worst.title, 90) : ""))))));
 
   // ---- one run ------------------------------------------------------------------------------
 
@@ -89,11 +90,15 @@
     box.replaceChildren(h("h2", {}, "What is wrong"));
     if (!run.checked) box.append(h("p", {class: "hint"}, "The tokens of the newest steps are being read."));
     else if (!found.length && !run.errors.length) box.append(view.empty("No problem was found."));
-    box.append(h("ul", {class: "problems"}, found.map((problem) => h("li", {class: problem.severity},
+    const shown = (problem) => h("li", {class: problem.severity},
       h("strong", {}, view.line(problem.title, 300)),
       h("p", {}, view.line(problem.detail, 1000)),
       problem.advice ? h("p", {class: "advice"}, h("b", {}, "Try: "), view.line(problem.advice, 600)) : "",
-      links(run.name, problem))),
+      links(run.name, problem), effects(found.filter((other) => other.cause === problem.key)));
+    const effects = (caused) => caused.length
+      ? h("details", {class: "effects"}, h("summary", {}, `${view.plural(caused.length, "effect")} of this`), h("ul", {class: "problems"}, caused.map(shown)))
+      : "";
+    box.append(h("ul", {class: "problems"}, found.filter((problem) => !problem.cause).map(shown),
       run.errors.map((error) => h("li", {class: "medium"}, h("strong", {}, "A file cannot be read"), h("p", {}, view.line(error, 600))))));
   };
 

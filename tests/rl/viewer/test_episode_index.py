@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from viewer_runs import episode, groups_of, write_run, write_step
 
+import rl
 from agents.completion import FinishReason
 from rl.errors import UsageError
 from rl.rollout.trajectory import TrajectoryGroup
+from rl.rollout.trajectory_files import read_trajectories
 from rl.viewer.episodes.index import EpisodeIndex, Query, database_of
 
 
@@ -224,3 +226,22 @@ def test_failed_and_cut_episodes_have_their_ending(tmp_path):
     assert len(index.find(Query(ending="cut"))) == 1
     assert index.counts()["failure"] == {"EnvFailure": 1}
     index.close()
+
+
+def test_a_run_gives_its_episodes_as_a_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    folder = write_run(tmp_path / "run")
+    run = rl.read_run(folder)
+    rows = run.episodes()
+    read = [
+        t for p in sorted(folder.glob("trajectories/step-*.jsonl.gz")) for t in read_trajectories(p)
+    ]
+    assert [(row.task, row.member, row.reward) for row in rows] == [
+        (t.task, t.member, pytest.approx(t.reward)) for t in read
+    ]
+    assert [row.step for row in rows] == [step for step in (1, 2, 3) for _ in range(6)]
+    assert rows[0]._fields[:4] == ("file", "line", "kind", "step")
+    damaged = folder / "trajectories" / "step-000002.jsonl.gz"
+    damaged.write_bytes(b"damaged")
+    with pytest.raises(UsageError, match="step-000002"):
+        run.episodes()

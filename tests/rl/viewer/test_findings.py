@@ -451,6 +451,43 @@ def test_an_entropy_that_was_always_zero_did_not_collapse():
     assert findings(RunData(steps(8, entropy=0.0))) == []
 
 
+def test_an_effect_names_the_finding_that_explains_it():
+    cut = {"completions__clipped_ratio": 0.9}
+    run = RunData(steps(8, frac_reward_zero_std=0.9, frac_zero_advantage=0.9, **cut))
+    assert [(f.key, f.cause) for f in findings(run)] == [
+        ("answers_cut", ""),
+        ("tied_rewards", "answers_cut"),
+    ]
+    stale = steps(8, staleness__oldest=2.0, sampling__k3=0.3)
+    found = findings(RunData(stale, config=CONFIG))
+    assert [(f.key, f.cause) for f in found] == [
+        ("stale_sampler", ""),
+        ("mismatch", "stale_sampler"),
+    ]
+    assert as_problem(found[1])["cause"] == "stale_sampler"
+
+
+def test_a_less_severe_finding_explains_no_other():
+    records = steps(8, completions__clipped_ratio=0.25)
+    for record in records:
+        record["no_gradient/equal"] = 1.0
+    found = {f.key: (f.severity, f.cause) for f in findings(RunData(records))}
+    assert found == {"tied_rewards": ("high", ""), "answers_cut": ("medium", "")}
+
+
+@pytest.mark.parametrize(("reward", "severity"), [(0.2, "medium"), (lambda n: n / 20, "low")])
+def test_tool_calls_that_vanish(reward, severity):
+    calls = {"tools__call_frequency": lambda n: 2.0 if n < 8 else 0.05}
+    found = findings(RunData(steps(16, reward=reward, **calls)))
+    assert [(f.key, f.severity) for f in found] == [("tool_calls", severity)]
+    assert found[0].title.startswith(
+        "Tool calls vanished: 0.05 per episode in the last 4 steps, 2 "
+    )
+    for few in (lambda n: 0.4 if n < 8 else 0.0, lambda n: 2.0 if n < 8 else 0.3):
+        assert findings(RunData(steps(16, tools__call_frequency=few))) == []
+    assert findings(RunData(steps(7, **calls))) == []
+
+
 def test_scores_that_only_contain_the_word_format():
     records = steps(8, scores__information_gain=0.0, scores__format_errors=0.0)
     assert findings(RunData(records)) == []

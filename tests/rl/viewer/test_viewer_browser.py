@@ -64,6 +64,27 @@ async def test_every_view_shows_its_part_without_an_error(runs):
         assert browser.problems == []
 
 
+async def test_an_effect_is_folded_under_its_cause(runs):
+    record = {"num_groups": 3, "completions/clipped_ratio": 0.9, "frac_reward_zero_std": 0.9}
+    with (runs.root / "b" / "metrics.jsonl").open("a") as file:
+        for step in range(4, 14):
+            line = {"step": step, "frac_zero_advantage": 0.9} | record
+            file.write(json.dumps(line) + "\n")
+    async with page_of(runs) as (browser, url):
+        await browser.go(f"{url}#/")
+        await browser.until("document.querySelector('.worst.high') !== null")
+        await browser.go(f"{url}#/run/b")
+        await browser.until("document.querySelectorAll('.effects').length === 1")
+        causes = "document.querySelectorAll('.wrong > .problems > li').length"
+        assert await browser.evaluate(causes) == 1
+        assert await browser.evaluate("document.querySelector('.effects').open") is False
+        effect = "document.querySelector('.effects li').textContent"
+        assert "had equal rewards" in await browser.evaluate(effect)
+        await browser.go(f"{url}#/run/a/compare/b")
+        await browser.until("document.querySelectorAll('.differing tbody tr').length === 1")
+        assert browser.problems == []
+
+
 @pytest.fixture
 def pictured(runs):
     """The runs without the hostile episode."""

@@ -139,6 +139,32 @@ async def test_two_runs_are_compared_on_shared_tasks(client):
     assert (row["first"]["file"], row["second"]["file"]) == ("step-000003", "step-000002")
 
 
+async def test_two_runs_are_compared_by_the_settings_that_differ(runs, client):
+    answer = await ask(client, "compare", run="a", other="deep/b", kind="train")
+    assert answer["settings"] == [
+        {"name": "steps", "first": "3", "second": "2"},
+        {"name": "seed", "first": "0", "second": "1"},
+    ]
+    path = runs.root / "deep" / "b" / "config.json"
+    config = json.loads(path.read_text())
+    del config["seed"]
+    path.write_text(json.dumps(config | {"steps": 3, "out": "elsewhere", "lr": [1, "x"]}))
+    answer = await ask(client, "compare", run="a", other="deep/b", kind="train")
+    assert answer["settings"][0] == {"name": "seed", "first": "0", "second": ""}
+    assert [row["name"] for row in answer["settings"]] == ["seed", "lr"]
+
+
+async def test_the_list_of_runs_names_the_worst_finding_without_reading_tokens(
+    runs, client, monkeypatch
+):
+    monkeypatch.setattr("rl.viewer.runs.read_played", pytest.fail)
+    with (runs.root / "a" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "num_groups": 3, "completions/clipped_ratio": 0.9}\n')
+    listed = {run["name"]: run["worst"] for run in (await ask(client, "runs"))["runs"]}
+    assert listed["deep/b"] is None
+    assert (listed["a"]["key"], listed["a"]["severity"]) == ("answers_cut", "high")
+
+
 async def test_numbers_that_json_lacks_become_null(runs, client):
     path = runs.root / "a" / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 4, "reward": NaN, "loss": Infinity}\n')
