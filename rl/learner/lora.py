@@ -66,6 +66,7 @@ def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: i
         ValueError: a target is not a linear layer of the model.
     """
     from peft import LoraConfig as PeftLoraConfig
+    from peft import inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
 
     targets = _targets(model, settings)
@@ -78,8 +79,9 @@ def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: i
     # PEFT initialises from torch's global generator, whose state is restored here.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        # add_adapter freezes all other weights.
-        model.add_adapter(adapter, _ADAPTER)
+        # All other weights are frozen. PEFT's function, not the model's method: a release of
+        # transformers may refuse every published release of PEFT.
+        inject_adapter_in_model(adapter, model, _ADAPTER)
     cast_adapter_dtype(model, _ADAPTER)
     local = Path(base).expanduser()
     adapter.base_model_name_or_path = str(local.resolve()) if local.is_dir() else base
@@ -168,11 +170,16 @@ def without_adapter(model: PreTrainedModel) -> Iterator[None]:
 
     Do not train inside the context.
     """
-    model.disable_adapters()
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    for layer in layers:
+        layer.enable_adapters(False)
     try:
         yield
     finally:
-        model.enable_adapters()
+        for layer in layers:
+            layer.enable_adapters(True)
 
 
 def base_of(path: str) -> str:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from agents.local.forward.cache_names import cache_name
 from rl.credit.logprobs import Support
 from rl.learner.lora import base_of, merged
 
@@ -190,11 +191,11 @@ def scoring_noise(model: PreTrainedModel, seed: int = 0) -> float:
 
 def _token_by_token(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Logits of ``ids``, ``[rows, n]``: the first half in one pass, the rest one by one."""
-    half = ids.shape[1] // 2
+    half, name = ids.shape[1] // 2, cache_name(model)
     logits, cache = [], None
     for part in (ids[:, :half], *ids[:, half:].split(1, dim=1)):
-        output = model(input_ids=part, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(input_ids=part, **{name: cache}, use_cache=True)
+        cache = getattr(output, name)
         logits.append(output.logits)
     return torch.cat(logits, dim=1)
 

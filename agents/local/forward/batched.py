@@ -19,6 +19,7 @@ from transformers import Cache, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from agents.local.forward.batch import Batch, Ints
+from agents.local.forward.cache_names import cache_name
 from agents.local.forward.fallback import difference, evaluating
 
 
@@ -30,6 +31,7 @@ class BatchedForward:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
+        self._cache_name = cache_name(model)
         self._span = _Span()
         self._windows = attention_windows(model.config)
         self.refresh()
@@ -104,7 +106,7 @@ class BatchedForward:
             input_ids=token_ids,
             position_ids=position_ids,
             attention_mask=self._masks(columns),
-            past_key_values=self._cache,
+            **{self._cache_name: self._cache},
             use_cache=True,
         )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agents.local.forward.batch import Batch, Forward
+from agents.local.forward.cache_names import cache_name
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Largest accepted relative difference of logits in :func:`difference`, by type of the weights."""
@@ -33,6 +34,7 @@ class TransformersForward:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
+        self._cache_name = cache_name(model)
         self._caches: list[Any] = []
 
     def reserve(self, num_rows: int, capacity: int) -> None:
@@ -78,10 +80,10 @@ class TransformersForward:
         """Append tokens to a row, and return the logits ``[V]`` after the last one."""
         output = self._model(
             input_ids=torch.from_numpy(token_ids)[None].to(self._model.device),
-            past_key_values=self._caches[row],
+            **{self._cache_name: self._caches[row]},
             use_cache=True,
         )
-        self._caches[row] = output.past_key_values
+        self._caches[row] = getattr(output, self._cache_name)
         last: Tensor = output.logits[0, -1]
         return last
 
@@ -103,8 +105,10 @@ def difference(forward: Forward, model: PreTrainedModel) -> str | None:
     """The reason why ``forward`` is wrong for ``model``, or None if its logits are right.
 
     ``forward`` must have no rows. The test computes the last logits of two short rows twice: with
-    ``forward``, which caches all tokens but the last and then decodes the last one, and with the
-    model without a cache.
+    ``forward``, which caches all tokens but the last in two chunks and then decodes the last one,
+    and with the model without a cache. The second chunk is what a tool's result is in an episode:
+    several tokens after cached ones, which models with a recurrent state may compute as if the row
+    began with them.
     """
     given: Any = model
     config = model.config.get_text_config()
@@ -113,7 +117,11 @@ def difference(forward: Forward, model: PreTrainedModel) -> str | None:
     nothing, none = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
     try:
         forward.reserve(2, _WIDTH)
-        forward.run(Batch(nothing, rows[:, :-1], sizes, np.zeros(2, dtype=np.int64)))
+        middle = sizes // 2
+        forward.run(Batch(nothing, rows[:, :-1], middle, np.zeros(2, dtype=np.int64)))
+        columns = np.minimum(middle[:, None] + np.arange(_WIDTH // 2), _WIDTH - 1)
+        rest = np.take_along_axis(rows, columns, axis=1)
+        forward.run(Batch(nothing, rest, sizes - middle, middle))
         found = forward.run(Batch(rows[[0, 1], sizes], none, nothing, sizes))
         with torch.inference_mode(False), torch.no_grad(), evaluating(model):
             for row, size, logits in zip(rows, sizes, found, strict=True):

@@ -14,6 +14,7 @@ from transformers import MambaConfig, MambaForCausalLM, Phi3Config, Phi3ForCausa
 from agents.completion import FinishReason, SamplingParams
 from agents.local import Limits
 from agents.local.forward import Batch, BatchedForward, position_bytes
+from agents.local.forward.cache_names import cache_name
 from agents.policy import PolicyFailure
 
 THIN = ["qwen3", "qwen2", "llama", "mistral"]
@@ -461,10 +462,39 @@ async def test_a_request_that_the_cache_cannot_hold_is_refused(make_policy, make
         await policy.generate([1] * 8, SamplingParams(max_tokens=13))
 
 
+class OldForward(torch.nn.Module):
+    """A model whose code names its cache as transformers did before version 5.24."""
+
+    def forward(self, input_ids, past_key_values=None, use_cache=None):
+        return input_ids
+
+
+class NewForward(torch.nn.Module):
+    def forward(self, input_ids, cache=None, use_cache=None):
+        return input_ids
+
+
+class Wrapper(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args, **kwargs):
+        return self.model(*args, **kwargs)
+
+
+def test_the_cache_has_the_name_that_the_models_own_code_gives_it():
+    assert cache_name(OldForward()) == "past_key_values"
+    assert cache_name(NewForward()) == "cache"
+    assert cache_name(Wrapper(OldForward())) == "past_key_values"
+    with pytest.raises(TypeError, match=r"^Linear: no forward method takes a key-value cache"):
+        cache_name(torch.nn.Linear(1, 1))
+
+
 @pytest.mark.parametrize("family", ["qwen3", "gpt2", "qwen3-moe"])
 def test_the_bytes_of_a_position_are_those_of_its_keys_and_values(family, make_model):
     model = make_model(family)
-    cached = model(torch.ones(1, 7, dtype=torch.long), use_cache=True).past_key_values
+    cached = model(torch.ones(1, 7, dtype=torch.long), use_cache=True)[cache_name(model)]
     size = sum(layer.keys.nbytes + layer.values.nbytes for layer in cached.layers)
     assert position_bytes(model) == size // 7
 
