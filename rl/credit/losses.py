@@ -82,6 +82,22 @@ def adapted_kl_coef(
     return kl_coef * (1 + error * min(1.0, num_episodes / horizon))
 
 
+def adapted_to_kl(algorithm: Algorithm, kl: float, num_tokens: int, num_episodes: int) -> Algorithm:
+    """The algorithm with the next weight of its divergence, if the divergence has a target.
+
+    Args:
+        algorithm: the current settings.
+        kl: the divergence of the update, in nats per token.
+        num_tokens: sampled tokens of the update.
+        num_episodes: episodes of the update.
+    """
+    if (target := algorithm.kl.target) is None:
+        return algorithm
+    coef, horizon = algorithm.kl.coef, algorithm.kl.horizon
+    coef = adapted_kl_coef(coef, kl * num_tokens / num_episodes, target, num_episodes, horizon)
+    return algorithm.changed({"kl.coef": coef})
+
+
 def token_weights(
     sequence_ids: Tensor, aggregation: Aggregation, max_tokens: int | None = None
 ) -> Tensor:

@@ -37,6 +37,17 @@ class Portion:
     """Constant terms of the tokens, or None for texts to imitate."""
     value_weight: float = 0.0
     """Weight of each token in the value loss."""
+    counts: bool = True
+    """False if another rank trains this micro-batch; see :meth:`without_weight`."""
+
+    def without_weight(self) -> Portion:
+        """A portion with the same forward and backward pass, whose loss is 0.
+
+        A rank without a micro-batch of its own computes it, because the ranks exchange weights and
+        gradients in every pass.
+        """
+        nothing = torch.zeros_like(self.weights)
+        return replace(self, weights=nothing, value_weight=0.0, counts=False)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Portion:
         """A copy for another device, with ``change`` applied to the tensors."""

@@ -36,6 +36,7 @@ def save_checkpoint(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None = None,
     trainer_state: Mapping[str, Any] | None = None,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write ``folder``: weights, configuration, tokenizer and the trainer's state.
 
@@ -48,6 +49,8 @@ def save_checkpoint(
         model: the model whose weights and configurations are saved.
         tokenizer: the tokenizer to save, or None for none.
         trainer_state: plain values and tensors, which may be nested, or None for no trainer state.
+        weights: the model's complete :func:`~rl.learner.lora.trained_state`, if the model has only
+            a part of each weight; None for the model's own.
 
     Raises:
         RunFailure: the checkpoint cannot be written; an existing folder has not changed.
@@ -57,9 +60,10 @@ def save_checkpoint(
         folder.parent.mkdir(parents=True, exist_ok=True)
         recover(folder)
         if is_adapted(model):
-            save_adapter(partial, model)
+            save_adapter(partial, model, weights)
         else:
-            model.save_pretrained(partial)
+            # A copy, because transformers removes tied weights from the dictionary.
+            model.save_pretrained(partial, state_dict=None if weights is None else dict(weights))
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
         if trainer_state is not None:

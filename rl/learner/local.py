@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,23 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agents.column import Column
-from rl.errors import UsageError
+from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
-from rl.learner.lora import adapter_config, add_adapter, load_trained_state, trained_state
+from rl.learner.lora import (
+    adapter_config,
+    add_adapter,
+    is_adapted,
+    load_trained_state,
+    trained_state,
+)
 from rl.learner.memory.offloading import Offloader
 from rl.learner.memory.quantization import (
     num_weights,
     quantize_linear_layers,
     round_linear_layers,
 )
-from rl.learner.model import load_model, score_tokens, tolerance_of
+from rl.learner.model import Infer, load_model, score_tokens, tolerance_of
+from rl.learner.ranks.world import SOLO, World
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts, TokenRecord
 from rl.learner.updater import Updater
 from rl.rollout.trajectory import TrajectoryGroup
@@ -92,9 +100,12 @@ class LocalLearner:
         ValueError: the model cannot be loaded, or cannot be trained with the spec's settings.
     """
 
-    def __init__(self, spec: LearnerSpec, host: Host) -> None:
-        self.model = load_policy_model(spec)
-        self.facts = facts_of(self.model)
+    def __init__(self, spec: LearnerSpec, host: Host, world: World = SOLO) -> None:
+        self._world = world
+        # Ranks keep trained weights in float32, and compute in the spec's type.
+        stored = "float32" if world.size > 1 and not spec.lora.rank else spec.dtype
+        self.model = load_policy_model(replace(spec, dtype=stored))
+        self.facts = replace(facts_of(self.model), dtype=spec.dtype)
         self.version = 0
         self._spec = spec
         self._thread = host.thread
@@ -113,9 +124,9 @@ class LocalLearner:
                 temperature=spec.training.temperature,
                 max_tokens_per_micro_batch=spec.training.micro_batch_tokens,
                 packing=spec.training.packing,
-                seed=spec.seed,
                 memory=spec.training.memory,
-            )
+                world=world,
+            ).seeded(spec.seed)
             self._updater.report_progress(host.on_progress)
             self._offloader = Offloader(self._updater)
 
@@ -131,11 +142,12 @@ class LocalLearner:
         self, token_ids: Sequence[int], temperature: float, supports: Sequence[Sequence[int]] = ()
     ) -> Sequence[float]:
         """The log-probability of each token except the first; see ``seam.Learner.score``."""
-        return await self._thread.do(score_tokens, self.model, token_ids, temperature, supports)
+        call = (score_tokens, self.model, token_ids, temperature, supports, self._infer)
+        return await self._thread.do(*call)
 
     async def tolerance(self, seed: int) -> float:
         """Largest difference from rounding, in nats; see ``seam.Learner.tolerance``."""
-        return await self._thread.do(tolerance_of, self.model, seed)
+        return await self._thread.do(tolerance_of, self.model, seed, self._infer)
 
     async def weights(self, version: int) -> LocalWeights:
         """A handle of the weights with this version; see ``seam.Learner.weights``."""
@@ -176,6 +188,31 @@ class LocalLearner:
         self.version += 1
         self._metrics, self._record = None, None
 
+    async def collected(self, *, complete: bool) -> dict[str, Tensor]:
+        """The weights of a handle (``seam.WeightHandle.tensors``), on the host. Collective."""
+        return await self._thread.do(self._collect, complete)
+
+    def _collect(self, complete: bool) -> dict[str, Tensor]:
+        state = self.model.state_dict() if complete else trained_state(self.model)
+        dtype = getattr(torch, self._spec.dtype)
+        # Tied weights have two names and are collected once.
+        names = {name: id(p) for name, p in self.model.named_parameters(remove_duplicate=False)}
+        found: dict[int, Tensor] = {}
+        for name, x in state.items():
+            key = names.get(name, id(x))
+            if key not in found:
+                whole = self._world.whole(x).cpu()
+                found[key] = whole if is_adapted(self.model) else whole.to(dtype)
+            state[name] = found[key]
+        return state
+
+    @property
+    def _infer(self) -> Infer | None:
+        """Computes outputs through the root of sharded weights, or None without ranks."""
+        if self._world.size == 1 or self._updater is None:
+            return None
+        return self._updater.model.root.infer
+
     @property
     def _trained(self) -> Updater:
         if self._updater is None:
@@ -207,9 +244,19 @@ class LocalLearner:
 
     def _save(self, folder: Path, state: Mapping[str, Any] | None, resumable: bool) -> None:
         if resumable:
-            own = {"learner": self._trained.state_dict(), "policy_version": self.version}
-            state = {**(state or {}), **own}
-        save_checkpoint(folder, self.model, self._spec.tokenizer, state)
+            learner = self._world.collected(self._trained.state_dict())
+            state = {**(state or {}), "learner": learner, "policy_version": self.version}
+        weights = self._collect(complete=False) if self._world.size > 1 else None
+        failure = None
+        if self._world.rank == 0:
+            try:
+                save_checkpoint(folder, self.model, self._spec.tokenizer, state, weights)
+            except RunFailure as error:
+                failure = error
+        # Every rank waits until the checkpoint is there, or learns that it cannot be written.
+        for failed in self._world.gather(failure):
+            if failed is not None:
+                raise failed
 
     def _load(self, folder: Path, version: int | None) -> dict[str, Any]:
         only_weights = version is not None
@@ -217,12 +264,18 @@ class LocalLearner:
         weights = self._read(folder)
         if version is None:
             version = int(state.pop("policy_version"))
+            learner = state.pop("learner")
             try:
-                self._trained.load_state_dict(state.pop("learner"))
+                self._trained.load_state_dict(learner)
             except ValueError as error:
                 raise UsageError(f"{folder}: {error}") from error
-        load_trained_state(self.model, weights)
-        if only_weights and self._updater is not None:
+        own = trained_state(self.model)
+        parts = {name: self._world.part(x, own[name]) for name, x in weights.items()}
+        load_trained_state(self.model, parts)
+        if not only_weights:
+            # The checkpoint's weights may be rounded, and those of ranks are not.
+            self._trained.optimizer.load_copies(learner["optimizer"])
+        elif self._updater is not None:
             self._updater.optimizer.take_weights()
         self.version, self._metrics, self._record = version, None, None
         if self._offloaded:

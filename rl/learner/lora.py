@@ -118,8 +118,10 @@ def load_trained_state(model: PreTrainedModel, weights: Mapping[str, Tensor]) ->
         tensor.copy_(weights[name])
 
 
-def save_adapter(folder: Path, model: PreTrainedModel) -> None:
-    """Write the adapter of ``model`` into ``folder``, in PEFT's layout.
+def save_adapter(
+    folder: Path, model: PreTrainedModel, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write the adapter of ``model``, or ``weights`` of it, into ``folder``, in PEFT's layout.
 
     PEFT's own function is not used, because it requests the base model's configuration from the
     hub each time.
@@ -128,8 +130,9 @@ def save_adapter(folder: Path, model: PreTrainedModel) -> None:
         OSError, SafetensorError: the folder cannot be written.
     """
     folder.mkdir(parents=True)
-    weights = {name: w.cpu().contiguous() for name, w in trained_state(model).items()}
-    save_file(weights, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    weights = trained_state(model) if weights is None else weights
+    tensors = {name: w.cpu().contiguous() for name, w in weights.items()}
+    save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config = json.dumps(adapter_config(model), indent=2, sort_keys=True)
     (folder / ADAPTER_CONFIG).write_text(config + "\n", encoding="utf-8")
     if model.generation_config is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from rl.credit.batch import Batch
 from rl.credit.losses import Terms, TokenScores
 from rl.learner.memory.transfers import read, uploaded
+from rl.learner.ranks.world import SOLO, World
 from rl.learner.scoring import ScoringModel
 from rl.learner.seam import TokenRecord
 from rl.rollout.trajectory import TrajectoryGroup
@@ -35,9 +37,11 @@ class UpdateMetrics:
     Args:
         version: version of the weights before the update, or None for the version of the newest
             token.
+        world: the ranks whose sums :meth:`means` adds up.
     """
 
-    def __init__(self, version: int | None = None) -> None:
+    def __init__(self, version: int | None = None, world: World = SOLO) -> None:
+        self._world = world
         self.values: dict[str, float] = {}
         """Metrics that are already final."""
         self.before: TokenScores | None = None
@@ -95,28 +99,53 @@ class UpdateMetrics:
             result["grad_norm"] = sum(self._norms) / len(self._norms)
             result["optimizer_steps"] = float(len(self._losses))
             result["unscored_tokens"] = float(self.num_unscored)
-        scored = [s.logprobs for s in self._scores], [s.entropy for s in self._scores]
-        found = iter(read([*self._ptx_losses, *scored[0], *scored[1], *self._sums.values()]))
-        if self._ptx_losses:
-            total = sum(next(found).item() for _ in self._ptx_losses)
-            result["ptx_loss"] = total / len(self._losses)
-        if self._scores:
-            own = TokenScores(*(_joined(column, found) for column in scored))
-            result |= self._mismatch(batch, own.logprobs)
+        parts = self._world.gather(self._read())
+        ptx_losses = [loss for part in parts for loss in part.ptx_losses]
+        if ptx_losses:
+            result["ptx_loss"] = sum(ptx_losses) / len(self._losses)
+        compared = [part.compared for part in parts if part.compared is not None]
+        if compared:
+            tokens = torch.cat([tokens for tokens, _ in compared])
+            columns = zip(*((x.logprobs, x.entropy) for _, x in compared), strict=True)
+            scores = TokenScores(*map(torch.cat, columns))
+            result |= self._mismatch(batch, scores.logprobs, tokens)
             if self.before is None:
-                self.before = _spread(own, torch.cat(self._compared), batch.num_tokens)
-        result.update((name, next(found).item() / self._num_tokens) for name in self._sums)
+                self.before = _spread(scores, tokens, batch.num_tokens)
+        num_tokens = sum(part.num_tokens for part in parts)
+        for name in dict.fromkeys(name for part in parts for name in part.sums):
+            result[name] = sum(part.sums.get(name, 0.0) for part in parts) / num_tokens
         return result
 
-    def _mismatch(self, batch: Batch, logprobs: Tensor) -> dict[str, float]:
+    def _read(self) -> _Numbers:
+        """This rank's numbers, on the host."""
+        scored = [s.logprobs for s in self._scores], [s.entropy for s in self._scores]
+        found = iter(read([*self._ptx_losses, *scored[0], *scored[1], *self._sums.values()]))
+        ptx_losses = [next(found).item() for _ in self._ptx_losses]
+        compared = None
+        if self._scores:
+            scores = TokenScores(*(_joined(column, found) for column in scored))
+            compared = torch.cat(self._compared), scores
+        sums = {name: next(found).item() for name in self._sums}
+        return _Numbers(self._num_tokens, sums, ptx_losses, compared)
+
+    def _mismatch(self, batch: Batch, logprobs: Tensor, tokens: Tensor) -> dict[str, float]:
         """Metrics of the mismatch, over those compared tokens that the policy sampled."""
-        tokens = torch.cat(self._compared)
         sampled = batch.sampled[tokens]
         own = tokens[sampled]
         versions = batch.versions[own]
         newest = versions.max() if self._version is None else self._version
         log_ratios = logprobs[sampled] - batch.sampling_logprobs[own].to(logprobs.dtype)
         return mismatch(log_ratios, newest - versions)
+
+
+class _Numbers(NamedTuple):
+    """What one rank computed of an update's metrics."""
+
+    num_tokens: int
+    sums: dict[str, float]
+    ptx_losses: list[float]
+    compared: tuple[Tensor, TokenScores] | None
+    """The compared tokens' indices in the batch and their scores, or None if none was compared."""
 
 
 @torch.no_grad()
@@ -135,8 +164,12 @@ def compare_few(model: ScoringModel, batch: Batch, metrics: UpdateMetrics, max_t
     positions = torch.linspace(0, len(present) - 1, min(COMPARED_EPISODES, len(present)))
     few = torch.zeros(len(batch.rewards), dtype=torch.bool)
     few[present[positions.round().long()]] = True
-    for micro in uploaded(model.micro_batches(batch, max_tokens, few), model.device):
-        metrics.compare(model.score(micro), micro.tokens)
+    share = model.shared(model.micro_batches(batch, max_tokens, few))
+    computed = uploaded([micro for micro, _ in share], model.device)
+    for micro, (_, counts) in zip(computed, share, strict=True):
+        scores = model.score(micro)
+        if counts:
+            metrics.compare(scores, micro.tokens)
 
 
 def token_record(

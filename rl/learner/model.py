@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from agents.local.forward.cache_names import cache_name
 from rl.credit.logprobs import Support
 from rl.learner.lora import base_of, merged
 
+Infer = Callable[[Mapping[str, Any]], Any]
+"""Computes a model's output from the arguments of its forward pass, by name."""
 LEAST_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Smallest tolerance in nats for weights of the types with many digits."""
 COARSE_TOLERANCE = 0.25
@@ -136,6 +139,7 @@ def score_tokens(
     token_ids: Sequence[int],
     temperature: float,
     supports: Sequence[Sequence[int]] = (),
+    infer: Infer | None = None,
 ) -> list[float]:
     """The log-probability of each token, except the first, given the tokens before it.
 
@@ -144,9 +148,11 @@ def score_tokens(
         token_ids: one sequence.
         temperature: divisor of the logits. 0 (greedy) is scored at 1, as in policies.
         supports: sampling supports of the last tokens, or empty for the whole vocabulary.
+        infer: computes the model's output from its inputs by name; None calls the model.
     """
+    infer = infer or partial(_call, model)
     ids = torch.tensor(token_ids, device=model.device)
-    logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
+    logits = infer({"input_ids": ids[None], "use_cache": False}).logits[0, :-1]
     logits = logits.float() / (temperature or 1.0)
     if supports:
         support = Support.of([(0, supports)], len(supports)).map(lambda x: x.to(model.device))
@@ -157,7 +163,7 @@ def score_tokens(
     return scores
 
 
-def tolerance_of(model: PreTrainedModel, seed: int = 0) -> float:
+def tolerance_of(model: PreTrainedModel, seed: int = 0, infer: Infer | None = None) -> float:
     """Largest difference of a log-probability, in nats, that rounding can explain.
 
     Equal weights give slightly different log-probabilities if sums are rounded in another order.
@@ -168,33 +174,45 @@ def tolerance_of(model: PreTrainedModel, seed: int = 0) -> float:
     Args:
         model: the learner's model.
         seed: seed of the scored tokens.
+        infer: computes the model's output from its inputs by name; None calls the model.
     """
     return max(
         LEAST_TOLERANCE.get(model.dtype, COARSE_TOLERANCE),
-        NOISE_MARGIN * scoring_noise(model, seed),
+        NOISE_MARGIN * scoring_noise(model, seed, infer),
     )
 
 
 @torch.no_grad()
-def scoring_noise(model: PreTrainedModel, seed: int = 0) -> float:
+def scoring_noise(model: PreTrainedModel, seed: int = 0, infer: Infer | None = None) -> float:
     """Largest difference, in nats, between three ways of scoring the same random tokens."""
+    infer = infer or partial(_call, model)
     drawn = random.Random(seed)
     count = model.get_output_embeddings().out_features
     rows = [[drawn.randrange(count) for _ in range(NOISE_TOKENS)] for _ in range(NOISE_ROWS)]
     ids = torch.tensor(rows, device=model.device)
-    single = [model(input_ids=row[None], use_cache=False).logits for row in ids]
+    single = [infer({"input_ids": row[None], "use_cache": False}).logits for row in ids]
     alone = _logprobs(torch.cat(single), ids)
-    batch = _logprobs(model(input_ids=ids, use_cache=False).logits, ids)
-    cached = _logprobs(_token_by_token(model, ids), ids)
+    batch = _logprobs(infer({"input_ids": ids, "use_cache": False}).logits, ids)
+    cached = _logprobs(_token_by_token(infer, cache_name(model), ids), ids)
     return max((alone - other).abs().max().item() for other in (batch, cached))
 
 
-def _token_by_token(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Logits of ``ids``, ``[rows, n]``: the first half in one pass, the rest one by one."""
-    half, name = ids.shape[1] // 2, cache_name(model)
+def _call(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Any:
+    return model(**inputs)
+
+
+def _token_by_token(infer: Infer, name: str, ids: Tensor) -> Tensor:
+    """Logits of ``ids``, ``[rows, n]``: the first half in one pass, the rest one by one.
+
+    Args:
+        infer: computes the model's output.
+        name: the model's name of its cache.
+        ids: the tokens.
+    """
+    half = ids.shape[1] // 2
     logits, cache = [], None
     for part in (ids[:, :half], *ids[:, half:].split(1, dim=1)):
-        output = model(input_ids=part, **{name: cache}, use_cache=True)
+        output = infer({"input_ids": part, name: cache, "use_cache": True})
         cache = getattr(output, name)
         logits.append(output.logits)
     return torch.cat(logits, dim=1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rl.learner.memory.host import HostBuffers, Key, bring_back
 from rl.learner.memory.transfers import read
+from rl.learner.ranks.world import SOLO, World, converted
 from rl.learner.settings import OptimizerConfig
 
 WEIGHT, COPY = "weight", "copy"
@@ -44,6 +45,7 @@ class Optimizer:
         config: the settings.
         critic: those of ``parameters`` that are trained at ``config.critic_lr``, or at
             ``config.lr`` if ``config.critic_lr`` is 0.
+        world: the ranks among which the parameters are divided. Each steps its own part.
 
     Raises:
         ValueError: ``config.critic_lr`` is above 0, but there is no critic.
@@ -54,6 +56,7 @@ class Optimizer:
         parameters: Sequence[nn.Parameter],
         config: OptimizerConfig,
         critic: Sequence[nn.Parameter] = (),
+        world: World = SOLO,
     ) -> None:
         if config.critic_lr and not critic:
             raise ValueError(
@@ -62,6 +65,7 @@ class Optimizer:
             )
         self.config = config
         self.num_steps = 0
+        self._world = world
         self._host = HostBuffers()
         self._parameters = list(parameters)
         self._stepped = [_full_precision(p) for p in self._parameters]
@@ -108,7 +112,8 @@ class Optimizer:
             for parameter, stepped in self._with_copies()
         ]
         try:
-            torch.autograd.backward(loss)
+            # The ranks' gradients are averaged, and the step's gradient is their sum.
+            torch.autograd.backward(loss * self._world.size if self._world.size > 1 else loss)
         finally:
             for handle in handles:
                 handle.remove()
@@ -123,7 +128,7 @@ class Optimizer:
         """Scale the gradient down to ``max_grad_norm``, and return its norm before scaling."""
         for parameter, stepped in self._with_copies():
             _move_gradient(stepped, parameter)
-        return nn.utils.clip_grad_norm_(self._stepped, self.config.max_grad_norm)
+        return self._world.whole(nn.utils.clip_grad_norm_(self._stepped, self.config.max_grad_norm))
 
     @torch.no_grad()
     def step(self) -> None:
@@ -161,12 +166,13 @@ class Optimizer:
         """Whether all weights are finite."""
         # The maximum keeps nan, and only one number leaves the device.
         largest = nn.utils.get_total_norm([p.detach() for p in self._parameters], math.inf)
-        return math.isfinite(read([largest])[0].item())
+        return math.isfinite(read([self._world.whole(largest)])[0].item())
 
     def snapshot(self) -> Snapshot:
         """Copies of everything that a step changes, for :meth:`restore`."""
         weights: dict[Key, Tensor] = {
-            (WEIGHT, i): parameter.detach() for i, parameter in enumerate(self._parameters)
+            (WEIGHT, i): self._world.own(parameter.detach())
+            for i, parameter in enumerate(self._parameters)
         }
         numbers = {key: x for key, x in self._averages() if isinstance(x, int)}
         return Snapshot(self._host.copies(weights | self._state()), numbers, self.num_steps)
@@ -178,11 +184,12 @@ class Optimizer:
         for (name, i), saved in snapshot.tensors.items():
             stepped = self._stepped[i]
             if name == WEIGHT:
-                self._parameters[i].copy_(saved)
+                self._world.own(self._parameters[i]).copy_(saved)
             elif name == COPY:
                 stepped.copy_(saved)
             else:
-                self._adamw.state[stepped][name] = saved.to(stepped.device, copy=True)
+                average = saved.to(stepped.device, copy=True)
+                self._adamw.state[stepped][name] = self._world.divided_as(stepped, average)
         for (name, i), number in snapshot.numbers.items():
             self._adamw.state[self._stepped[i]][name] = number
         self.num_steps = snapshot.num_steps
@@ -212,23 +219,39 @@ class Optimizer:
         """AdamW's state, by name and position of the parameter."""
         for i, stepped in enumerate(self._stepped):
             for name, value in self._adamw.state.get(stepped, {}).items():
-                yield (name, i), value
+                own = self._world.own(value) if isinstance(value, Tensor) else value
+                yield (name, i), own
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's state, the number of steps, and the float32 copies by parameter position."""
+        """AdamW's state, the number of steps, and the float32 copies by parameter position.
+
+        Ranks keep their weights in float32, so their weights count as copies.
+        """
+        stepped = enumerate(zip(self._parameters, self._stepped, strict=True))
+        ranks = self._world.size > 1
         return {
             "adamw": self._adamw.state_dict(),
             "num_steps": self.num_steps,
-            "copies": {i: x.detach() for (name, i), x in self._state().items() if name == COPY},
+            "copies": {i: x.detach() for i, (p, x) in stepped if ranks or x is not p},
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of :meth:`state_dict`, for the same parameters in the same order."""
-        self._adamw.load_state_dict(state["adamw"])
+        ordered = [p for group in self._adamw.param_groups for p in group["params"]]
+        averages = {
+            i: converted(values, partial(self._world.part, like=ordered[i]))
+            for i, values in state["adamw"]["state"].items()
+        }
+        self._adamw.load_state_dict({**state["adamw"], "state": averages})
         self.num_steps = state["num_steps"]
+        self.load_copies(state)
+
+    @torch.no_grad()
+    def load_copies(self, state: Mapping[str, Any]) -> None:
+        """Restore the float32 weights of a state of :meth:`state_dict`."""
         for i, copy in state["copies"].items():
-            self._stepped[i].copy_(copy)
+            self._stepped[i].copy_(self._world.part(copy, like=self._stepped[i]))
 
 
 def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> torch.optim.Optimizer:

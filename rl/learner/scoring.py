@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -25,11 +24,10 @@ from rl.learner.lora import is_adapted, without_adapter
 from rl.learner.memory.activations import check_layers, checkpointed_layers
 from rl.learner.memory.fused import fuse
 from rl.learner.memory.transfers import read, uploaded
+from rl.learner.ranks.world import SOLO, World
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
 from rl.packing.attention import hidden_states, longest_row
 from rl.packing.models import PackingModel, can_pack, needs_mask
-from rl.packing.parts import one_row
-from rl.packing.prefixes import Integers
 
 
 class Scores(NamedTuple):
@@ -130,6 +128,14 @@ class ScoringModule(nn.Module):
             values = self.value_head(hidden.to(self.dtype))[:, 0]
         return Scores(logprobs, entropy, values)
 
+    def infer(self, inputs: Mapping[str, Any]) -> Any:
+        """The model's own output, computed through this root as sharded weights require.
+
+        Args:
+            inputs: arguments of the model's forward pass, by name.
+        """
+        return self.model(**inputs)
+
     def logits(self, input_ids: Tensor) -> Tensor:
         """The head's output at each position: ``[B, T, V]``."""
         trunk = self.trunk(input_ids=input_ids, attention_mask=None, use_cache=False)
@@ -154,67 +160,6 @@ class ScoringModule(nn.Module):
         return hidden
 
 
-class TrunkModel(PackingModel):
-    """Computes the last hidden states of sequences with a model without its head.
-
-    Args:
-        model: used in place, not copied.
-        memory: activation checkpointing.
-        packing: whether rows are packed, if the model can compute packed rows.
-
-    Raises:
-        ValueError: the model has no layers to checkpoint.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        memory: MemoryConfig = DEFAULT_MEMORY,
-        *,
-        packing: bool = False,
-    ) -> None:
-        check_layers(model, memory)
-        fuse(model)
-        self.model = model
-        self.memory = memory
-        self.packs = packing and can_pack(model, warns=True)
-        self._needs_mask = needs_mask(model)
-
-    def states(self, sequences: Sequence[Integers]) -> tuple[Tensor, list[Integers]]:
-        """The last hidden states of sequences, in one forward pass.
-
-        Returns:
-            ``[n, H]`` hidden states, and for each sequence the indices of its tokens.
-        """
-        longest = max(map(len, sequences))
-        compute = self._packed if self.fill_tokens(longest, longest) else self._padded
-        with checkpointed_layers(self.model, self.memory):
-            return compute(sequences)
-
-    def _packed(self, sequences: Sequence[Integers]) -> tuple[Tensor, list[Integers]]:
-        row, device = one_row(sequences), self.model.device
-        ids = torch.from_numpy(row.token_ids)[None].to(device)
-        layout = row.layout.map(lambda x: x.to(device))
-        return hidden_states(self.model, ids, layout)[0], row.places
-
-    def _padded(self, sequences: Sequence[Integers]) -> tuple[Tensor, list[Integers]]:
-        lengths = torch.tensor([len(sequence) for sequence in sequences])
-        width = int(lengths.max())
-        ids = torch.zeros(len(sequences), width, dtype=torch.int64)
-        for row, sequence in zip(ids, sequences, strict=True):
-            row[: len(sequence)] = torch.from_numpy(sequence)
-        # In a causal model, padding on the right cannot change a position to its left.
-        mask = (torch.arange(width) < lengths[:, None]).long() if self._needs_mask else None
-        device = self.model.device
-        hidden: Tensor = self.model(
-            input_ids=ids.to(device),
-            attention_mask=None if mask is None else mask.to(device),
-            use_cache=False,
-        ).last_hidden_state
-        places = [width * i + np.arange(len(x)) for i, x in enumerate(sequences)]
-        return hidden.flatten(0, 1), places
-
-
 class ScoringModel(PackingModel):
     """Scores sampled tokens with the weights of ``model``, which is used in place, not copied.
 
@@ -225,6 +170,7 @@ class ScoringModel(PackingModel):
         with_values: whether there is a value head.
         memory: activation checkpointing, and buffers of the head.
         packing: whether rows are packed, if the model can compute packed rows.
+        world: the ranks that divide micro-batches among them.
 
     Raises:
         ValueError: the model changes its logits after the last linear layer (capping, scaling),
@@ -243,11 +189,13 @@ class ScoringModel(PackingModel):
         with_values: bool = False,
         memory: MemoryConfig = DEFAULT_MEMORY,
         packing: bool = False,
+        world: World = SOLO,
     ) -> None:
         if temperature < 0:
             raise ValueError(f"temperature ({temperature}) must be >= 0")
         self.model = model
         self.temperature = temperature or 1.0
+        self.world = world
         own_attention = can_pack(model, warns=packing)
         self.packs = packing and own_attention
         """Whether micro-batches are packed rows."""
@@ -296,9 +244,21 @@ class ScoringModel(PackingModel):
         *,
         whole: bool = False,
     ) -> list[MicroBatch]:
-        """Cut the batch into micro-batches for this model; see :meth:`Batch.micro_batches`."""
-        packed = self.fill_tokens(max(map(len, batch.rows), default=0), max_tokens)
-        return batch.micro_batches(max_tokens, episodes, whole=whole, packed=packed)
+        """Cut the batch into micro-batches for this model; see :meth:`Batch.micro_batches`.
+
+        With several ranks, micro-batches can be smaller than ``max_tokens``, to occupy all ranks.
+        """
+        longest = max(map(len, batch.rows), default=0)
+
+        def cut(limit: int) -> list[MicroBatch]:
+            packed = min(limit, self.fill_tokens(longest, limit))
+            return batch.micro_batches(limit, episodes, whole=whole, packed=packed)
+
+        return self.world.divided(cut, max_tokens, _cost)
+
+    def shared(self, parts: Sequence[MicroBatch]) -> list[tuple[MicroBatch, bool]]:
+        """The micro-batches that this rank computes, each with whether its result counts."""
+        return self.world.share(parts, _cost)
 
     def one_pass(self, batch: Batch) -> MicroBatch:
         """The whole batch, which has a token, as one micro-batch."""
@@ -329,17 +289,21 @@ class ScoringModel(PackingModel):
             batch: the batch to score.
             max_tokens: maximum tokens of one forward pass, padding included.
         """
-        parts = self.micro_batches(batch, max_tokens)
-        scored = [self.score(micro) for micro in uploaded(parts, self.device)]
+        share = self.shared(self.micro_batches(batch, max_tokens))
+        scored = [self.score(micro) for micro in uploaded([x for x, _ in share], self.device)]
         columns = [[scores.logprobs for scores in scored], [scores.entropy for scores in scored]]
         if self.value_head is not None:
             columns.append([scores.values for scores in scored if scores.values is not None])
         found = iter(read([x for column in columns for x in column]))
-        tables = []
-        for _ in columns:
-            tables.append(torch.empty(batch.num_tokens, dtype=torch.float64))
-            for micro in parts:
-                tables[-1][micro.tokens] = next(found)
+        counted = [
+            [(micro.tokens, x) for (micro, counts), x in zip(share, found, strict=False) if counts]
+            for _ in columns
+        ]
+        tables = [torch.empty(batch.num_tokens, dtype=torch.float64) for _ in columns]
+        for scores_of_rank in self.world.gather(counted):
+            for table, parts in zip(tables, scores_of_rank, strict=True):
+                for tokens, x in parts:
+                    table[tokens] = x
         return TokenScores(*tables)
 
     @torch.no_grad()
@@ -355,6 +319,11 @@ class ScoringModel(PackingModel):
                 f"linear layer (capping or scaling), which the learner does not: use a model "
                 f"whose logits are that layer's output (Qwen, Llama, Mistral, GPT-2, ...)"
             )
+
+
+def _cost(micro: MicroBatch) -> int:
+    """Number of computed tokens, padding included."""
+    return micro.input_ids.numel()
 
 
 class BaseModel(ScoringModel):
@@ -373,6 +342,7 @@ def make_reference(
     memory: MemoryConfig = DEFAULT_MEMORY,
     *,
     packing: bool = False,
+    world: World = SOLO,
 ) -> ScoringModel | None:
     """A reference with the model's current weights, or None if the algorithm has no divergence.
 
@@ -382,9 +352,19 @@ def make_reference(
     if algorithm.kl.coef <= 0:
         return None
     if not needs_copy(model, algorithm):
-        return BaseModel(model, temperature, memory=memory, packing=packing)
+        return BaseModel(model, temperature, memory=memory, packing=packing, world=world)
     frozen = copy.deepcopy(model).requires_grad_(False)
-    return ScoringModel(frozen, temperature, memory=memory, packing=packing)
+    return ScoringModel(frozen, temperature, memory=memory, packing=packing, world=world)
+
+
+def shard(policy: ScoringModel, reference: ScoringModel | None) -> None:
+    """Divide the weights of the policy and of its reference among the policy's ranks, in place."""
+    policy.world.shard(policy.root)
+    if isinstance(reference, BaseModel):
+        # The same weights: their ranks gather them for one root only.
+        reference.root = policy.root if policy.world.size > 1 else reference.root
+    elif reference is not None:
+        reference.world.shard(reference.root)
 
 
 def needs_copy(model: PreTrainedModel, algorithm: Algorithm) -> bool:

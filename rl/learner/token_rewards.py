@@ -24,7 +24,8 @@ from rl.credit.steps import Portion
 from rl.errors import RunFailure
 from rl.learner.memory.transfers import read, uploaded
 from rl.learner.optimizer import Optimizer
-from rl.learner.scoring import ScoringModel
+from rl.learner.ranks.world import SOLO, World
+from rl.learner.scoring import ScoringModel, shard
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
 
 
@@ -40,6 +41,7 @@ class TokenRewards:
         max_tokens: maximum tokens of one forward pass, padding included.
         memory: activation checkpointing of phi.
         packing: whether rows are packed.
+        world: the ranks that compute each update together.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class TokenRewards:
         max_tokens: int,
         memory: MemoryConfig = DEFAULT_MEMORY,
         packing: bool = False,
+        world: World = SOLO,
     ) -> None:
+        self._world = world
         self._algorithm = algorithm
         self._max_tokens = max_tokens
         implicit = algorithm.token_rewards.kind == "implicit"
@@ -61,13 +65,18 @@ class TokenRewards:
             with_values=not implicit,
             memory=memory,
             packing=packing,
+            world=world,
         )
         frozen = copy.deepcopy(model).requires_grad_(False)
         self._initial = (
-            ScoringModel(frozen, temperature, memory=memory, packing=packing) if implicit else None
+            ScoringModel(frozen, temperature, memory=memory, packing=packing, world=world)
+            if implicit
+            else None
         )
+        shard(self.model, self._initial)
         rate = min(1.0, optimizer.lr * algorithm.token_rewards.lr_ratio)
-        self.optimizer = Optimizer(self.model.parameters(), replace(optimizer, lr=rate))
+        settings = replace(optimizer, lr=rate)
+        self.optimizer = Optimizer(self.model.parameters(), settings, world=world)
 
     def scores(self, batch: Batch) -> Tensor:
         """The score of each token, ``[N]`` float64 on the CPU.
@@ -114,7 +123,9 @@ class TokenRewards:
             for micro in self.model.micro_batches(batch.whole_vocabulary(), self._max_tokens)
             for owners in [batch.episode_ids[micro.tokens]]
         ]
-        for part in uploaded(parts, self.model.device):
+        share = self._world.share(parts, lambda part: part.micro.input_ids.numel())
+        own = [part if counts else part.without_weight() for part, counts in share]
+        for part in uploaded(own, self.model.device):
             scored = self.model.score(part.micro)
             trained = scored.logprobs if scored.values is None else scored.values
             self.optimizer.backward((trained * part.weights).sum())
@@ -153,9 +164,9 @@ class TokenRewards:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of :meth:`state_dict`, for the same kind of token rewards."""
-        self.model.model.load_state_dict(state["model"])
+        self._world.load(self.model.model, state["model"])
         if self.model.value_head is not None:
-            self.model.value_head.load_state_dict(state["head"])
+            self._world.load(self.model.value_head, state["head"])
         if self._initial is not None:
-            self._initial.model.load_state_dict(state["initial"])
+            self._world.load(self._initial.model, state["initial"])
         self.optimizer.load_state_dict(state["optimizer"])

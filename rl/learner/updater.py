@@ -10,22 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rl.credit.algorithm import Algorithm
 from rl.credit.assignment import fixed_terms
 from rl.credit.batch import Batch, MicroBatch
-from rl.credit.losses import FixedTerms, TokenScores, adapted_kl_coef
+from rl.credit.losses import FixedTerms, TokenScores, adapted_to_kl
 from rl.credit.steps import Portion, imitation_portions, minibatches, policy_portions
 from rl.learner.memory.host import WaitingWeights
 from rl.learner.memory.transfers import read, uploaded
 from rl.learner.metrics import UpdateMetrics, compare_few, token_record
 from rl.learner.optimizer import Optimizer
-from rl.learner.scoring import ScoringModel, copied, make_reference
+from rl.learner.ranks.world import SOLO, World
+from rl.learner.scoring import ScoringModel, copied, make_reference, shard
 from rl.learner.seam import BrokenWeights, NonFiniteLoss, TokenRecord
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
 from rl.learner.token_rewards import TokenRewards
@@ -46,8 +47,8 @@ class Updater:
         max_tokens_per_micro_batch: maximum tokens of one forward pass, padding included. Results do
             not depend on it.
         packing: whether rows are packed instead of padded, if the model can compute packed rows.
-        seed: seed of the order of episodes, if an update has several minibatches.
         memory: what is kept in memory. Results do not depend on it.
+        world: the ranks that compute each update together.
 
     Raises:
         ValueError: a number is out of range, or the learner cannot score this kind of model.
@@ -62,8 +63,8 @@ class Updater:
         temperature: float = 1.0,
         max_tokens_per_micro_batch: int = 4096,
         packing: bool = True,
-        seed: int = 0,
         memory: MemoryConfig = DEFAULT_MEMORY,
+        world: World = SOLO,
     ) -> None:
         if max_tokens_per_micro_batch < 1:
             raise ValueError(
@@ -72,6 +73,7 @@ class Updater:
         self.algorithm = algorithm
         """The current settings. With ``kl.target``, ``kl.coef`` changes after each update."""
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        self.world = world
         self.memory: dict[str, float] = {}
         """Numbers that the advantage keeps from update to update."""
         self.num_updates = 0
@@ -83,9 +85,15 @@ class Updater:
         """What the last update computed about each token, or None if it had no token."""
         own, values = algorithm.value.critic == "model", algorithm.uses_values
         self.model = ScoringModel(
-            model, temperature, own, with_values=values, memory=memory, packing=packing
+            *(model, temperature, own),
+            with_values=values,
+            memory=memory,
+            packing=packing,
+            world=world,
         )
-        self.reference = make_reference(model, algorithm, temperature, memory, packing=packing)
+        self.reference = make_reference(
+            model, algorithm, temperature, memory, packing=packing, world=world
+        )
         """The initial model, or the model at the last refresh. None if the algorithm has no
         divergence."""
         own_reference = copied(self.reference)
@@ -105,10 +113,13 @@ class Updater:
                 max_tokens_per_micro_batch,
                 memory,
                 packing,
+                world,
             )
+        # Last, because the models above are copies of the whole model.
+        shard(self.model, self.reference)
         trained, critic = self.model.parameters(), self.model.critic_parameters()
-        self.optimizer = Optimizer(trained, optimizer, critic)
-        self._generator = torch.Generator().manual_seed(seed)
+        self.optimizer = Optimizer(trained, optimizer, critic, world)
+        self._generator = torch.Generator().manual_seed(0)
 
     def update(
         self,
@@ -146,9 +157,10 @@ class Updater:
             mask_observations=self.algorithm.mask_observations,
             mask_truncated=self.algorithm.mask_truncated,
         )
-        metrics, self.credit, self.record = UpdateMetrics(version), None, None
+        metrics = UpdateMetrics(version, self.world)
+        self.credit = self.record = None
         if batch.num_tokens == 0:
-            return self._skip(batch, metrics)
+            return self._finish(batch, metrics)
         before = None if self.algorithm.one_step else self.optimizer.snapshot()
         order, memory = self._generator.get_state(), dict(self.memory)
         try:
@@ -165,6 +177,11 @@ class Updater:
         made = self._finish(batch, metrics)
         self.record = token_record(groups, batch, advantages, metrics.before)
         return made
+
+    def seeded(self, seed: int) -> Self:
+        """This updater, with a seed of the order of episodes in several minibatches; 0 at first."""
+        self._generator.manual_seed(seed)
+        return self
 
     def report_progress(self, on_progress: Callable[[], None]) -> None:
         """Call ``on_progress`` at the start of each micro-batch, in the learner's thread."""
@@ -194,9 +211,10 @@ class Updater:
         for number, episodes in enumerate(order):
             trained = episodes & has_gradient
             metrics.num_unscored += int((episodes & ~has_gradient)[batch.episode_ids].sum())
-            steps.append(policy_portions(row, batch, fixed, episodes, trained, self._cut))
+            portions = policy_portions(row, batch, fixed, episodes, trained, self._cut)
             texts = ptx_data[number :: len(order)] if row.ptx_coef else ()
-            steps[-1] += self._imitation(Batch.from_segments(texts), row.ptx_coef)
+            imitated = self._imitation(Batch.from_segments(texts), row.ptx_coef)
+            steps.append(self._shared(portions) + self._shared(imitated))
         self._make_steps(steps, metrics)
         if self.token_rewards is not None:
             self.token_rewards.step()
@@ -212,6 +230,8 @@ class Updater:
                 scores = self.model.score(portion.micro)
                 terms = portion.terms(self.algorithm, scores)
                 self.optimizer.backward(terms.loss)
+                if not portion.counts:
+                    continue
                 if portion.fixed is None:
                     metrics.add_imitation(terms, self.algorithm.ptx_coef)
                 else:
@@ -249,6 +269,11 @@ class Updater:
             if self.waiting is not None:
                 self.waiting.offload()
 
+    def _shared(self, portions: Sequence[Portion]) -> list[Portion]:
+        """The portions that this rank computes."""
+        share = self.world.share(portions, lambda portion: portion.micro.input_ids.numel())
+        return [portion if counts else portion.without_weight() for portion, counts in share]
+
     def _imitation(self, texts: Batch, coef: float = 1.0) -> list[Portion]:
         return imitation_portions(texts, self.model.dtype, self._cut, coef)
 
@@ -267,13 +292,14 @@ class Updater:
             ValueError: a segment's first token is trained, so no token precedes it.
         """
         batch = Batch.from_segments(segments)
-        metrics = UpdateMetrics()
+        metrics = UpdateMetrics(world=self.world)
         if batch.num_tokens == 0:
-            return self._skip(batch, metrics)
-        for portion in uploaded(self._imitation(batch), self.model.device):
+            return self._finish(batch, metrics)
+        for portion in uploaded(self._shared(self._imitation(batch)), self.model.device):
             terms = portion.terms(self.algorithm, self.model.score(portion.micro))
             self.optimizer.backward(terms.loss)
-            metrics.add(terms, portion.micro.num_tokens)
+            if portion.counts:
+                metrics.add(terms, portion.micro.num_tokens)
         self._step(metrics)
         return self._finish(batch, metrics)
 
@@ -297,18 +323,20 @@ class Updater:
                 rewards).
         """
         for name, part in self._parts().items():
-            if (part is None) != ((saved := state.get(name)) is None):
+            saved: Any = state.get(name)
+            if (part is None) != (saved is None):
                 raise ValueError(
                     f"the saved learner has {'no ' if saved is None else 'a '}{name}, this one "
                     f"differs: resume with the algorithm that the run was started with"
                 )
-            if part is not None:
+            if isinstance(part, nn.Module):
+                self.world.load(part, saved)
+            elif part is not None:
                 part.load_state_dict(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
         self.algorithm = self.algorithm.changed({"kl.coef": state["kl_coef"]})
-        # Checkpoints of earlier versions have none.
-        self.memory = dict(state.get("advantage_memory", {}))
+        self.memory = dict(state.get("advantage_memory", {}))  # Earlier versions saved none.
         self.num_updates = state["num_updates"]
         self.num_skipped_updates = state["num_skipped_updates"]
 
@@ -334,6 +362,8 @@ class Updater:
     def _step(self, metrics: UpdateMetrics) -> None:
         norm = self.optimizer.clip_gradients()
         loss, grad_norm = (x.item() for x in read([norm.new_zeros(()) + metrics.step_loss, norm]))
+        # All ranks judge the same loss, so that none makes a step alone.
+        loss = sum(self.world.gather(loss))
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             self.optimizer.zero_grad()
             raise NonFiniteLoss(
@@ -349,12 +379,9 @@ class Updater:
             )
         metrics.end_step(loss, grad_norm)
 
-    def _skip(self, batch: Batch, metrics: UpdateMetrics) -> dict[str, float]:
-        self.num_skipped_updates += 1
-        return self._finish(batch, metrics)
-
     def _finish(self, batch: Batch, metrics: UpdateMetrics) -> dict[str, float]:
         self.num_updates += batch.num_tokens > 0
+        self.num_skipped_updates += batch.num_tokens == 0
         counts = {
             "num_tokens": float(batch.num_tokens),
             "failed_episodes": float(batch.num_failed),
@@ -365,22 +392,9 @@ class Updater:
         means = metrics.means(batch)
         if "kl" in means:
             means["kl_coef"] = self.algorithm.kl.coef
-            self._adapt(means["kl"], batch)
+            sizes = batch.num_tokens, len(batch.rewards)
+            self.algorithm = adapted_to_kl(self.algorithm, means["kl"], *sizes)
         every = self.algorithm.kl.ref_every
         if self.reference is not None and every and self.num_updates % every == 0:
             self.reference.model.load_state_dict(self.model.model.state_dict())
         return {**means, **counts}
-
-    def _adapt(self, kl: float, batch: Batch) -> None:
-        """Adapt the divergence's weight to its target; ``kl`` is in nats per token."""
-        target = self.algorithm.kl.target
-        if target is not None:
-            episodes = len(batch.rewards)
-            coef = adapted_kl_coef(
-                self.algorithm.kl.coef,
-                kl * batch.num_tokens / episodes,
-                target,
-                episodes,
-                self.algorithm.kl.horizon,
-            )
-            self.algorithm = self.algorithm.changed({"kl.coef": coef})

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from agents.segment import Segment
-from rl.learner.scoring import TrunkModel
 from rl.learner.settings import DEFAULT_MEMORY, NO_TRAINING, MemoryConfig
+from rl.packing.trunk import TrunkModel
 
 BIAS = "reward_bias"
 """Key in the model's configuration for a constant that is added to every score."""

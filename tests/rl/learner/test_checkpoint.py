@@ -158,7 +158,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_resumed_run_is_the_same_bit_for_bit(make_model, groups, tmp_path, row, dtype):
-    learner = Updater(make_model(dtype=dtype), row, CONFIG, seed=3)
+    learner = Updater(make_model(dtype=dtype), row, CONFIG).seeded(3)
     for _ in range(2):
         learner.update(groups)
     save_checkpoint(
@@ -166,7 +166,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(make_model, groups, tmp_path, row
     )
     uninterrupted = [learner.update(groups) for _ in range(3)]
 
-    resumed = Updater(load_model(tmp_path / "c", dtype=dtype), row, CONFIG, seed=99)
+    resumed = Updater(load_model(tmp_path / "c", dtype=dtype), row, CONFIG).seeded(99)
     resumed.load_state_dict(load_trainer_state(tmp_path / "c")["learner"])
     assert [resumed.update(groups) for _ in range(3)] == uninterrupted
     assert resumed.num_updates == 5

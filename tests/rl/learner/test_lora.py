@@ -149,13 +149,13 @@ def test_the_divergence_is_that_from_a_copy_of_the_model(make_model, groups):
 
 def test_a_learner_resumes_bit_for_bit(make_model, groups, tmp_path):
     model = adapted(make_model())
-    whole = Updater(model, PPO, FAST, seed=1)
+    whole = Updater(model, PPO, FAST).seeded(1)
     whole.update(groups)
     save_checkpoint(tmp_path / "saved", model)
     state = copy.deepcopy(whole.state_dict())
     whole.update(groups)
     other = adapted(make_model(), seed=9)
-    resumed = Updater(other, PPO, FAST, seed=2)
+    resumed = Updater(other, PPO, FAST).seeded(2)
     resumed.load_state_dict(state)
     load_trained_state(other, read_trained_state(tmp_path / "saved", other))
     resumed.update(groups)

@@ -48,7 +48,7 @@ def test_updates_go_on_after_offloading(name, dtype):
         "critic": ALGORITHMS["ppo"].changed({"value.critic": "model"}),
         "prime": ALGORITHMS["prime"],
     }[name]
-    moving, resident = (Updater(build_model(dtype=dtype), row, FAST, seed=1) for _ in range(2))
+    moving, resident = (Updater(build_model(dtype=dtype), row, FAST).seeded(1) for _ in range(2))
     offloader = Offloader(moving)
     for _ in range(2):
         for updater in (moving, resident):

@@ -66,7 +66,7 @@ def test_an_update_of_several_steps_happens_completely_or_not_at_all(
 ):
     """The loss of its third optimizer step is nan: the two before it are undone."""
     row = replace(ALGORITHMS[name], epochs=2, minibatches=2)
-    failing, sound = (Updater(make_model(dtype=dtype), row, FREE, seed=5) for _ in range(2))
+    failing, sound = (Updater(make_model(dtype=dtype), row, FREE).seeded(5) for _ in range(2))
     for learner in (failing, sound):
         for _ in range(updates_before):
             learner.update(groups)

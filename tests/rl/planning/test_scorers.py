@@ -158,7 +158,7 @@ def test_a_quantised_base_is_advised_where_it_is_what_fits(tmp_path):
 def updater(memory):
     row = ALGORITHMS["grpo"].changed({"kl.coef": 0.1, "kl.ref_every": 2})
     model = build_model(dtype=torch.bfloat16)
-    return Updater(model, row, OptimizerConfig(lr=1e-2), seed=1, memory=memory)
+    return Updater(model, row, OptimizerConfig(lr=1e-2), memory=memory).seeded(1)
 
 
 def groups():

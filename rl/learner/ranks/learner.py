@@ -1,0 +1,165 @@
+"""The learner of several ranks, as the run's process sees it; see ``rl.learner.seam.Learner``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl.learner.ranks.messages import RankSpec
+from rl.learner.ranks.processes import RankProcesses
+from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts, TokenRecord
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Folder in memory, through which weights travel between processes where it exists."""
+
+
+async def open_ranks(spec: LearnerSpec, host: Host, ranks: int, timeout_s: float) -> RankedLearner:
+    """Open a learner of several processes; see ``seam.OpenLearner``.
+
+    Args:
+        spec: the learner's settings. On GPUs, rank ``i`` computes on ``cuda:i``.
+        host: the resources of the run's process.
+        ranks: number of processes.
+        timeout_s: seconds without progress after which the learner is lost.
+
+    Raises:
+        LearnerLost: a rank ended while it started.
+        ValueError: the settings cannot be used with ranks.
+    """
+    check_ranks(spec, ranks)
+    cores = await host.thread.do(torch.get_num_threads)
+    processes = await asyncio.to_thread(RankProcesses, ranks, host.on_progress, timeout_s)
+    try:
+        specs = [
+            RankSpec(
+                *(spec, rank, ranks, processes.folder / "rendezvous", timeout_s),
+                num_threads=max(1, cores // ranks),
+                deterministic=torch.are_deterministic_algorithms_enabled(),
+            )
+            for rank in range(ranks)
+        ]
+        facts = await processes.call("open", [(one,) for one in specs])
+    except BaseException:
+        await processes.close()
+        raise
+    return RankedLearner(processes, facts)
+
+
+def check_ranks(spec: LearnerSpec, ranks: int) -> None:
+    """Check that a learner's settings can be used with ``ranks`` processes.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if spec.device.startswith("cuda") and ranks > torch.cuda.device_count():
+        raise ValueError(
+            f"learner.ranks ({ranks}) must be at most the number of GPUs, "
+            f"{torch.cuda.device_count()}"
+        )
+    training = spec.training
+    for key, given, only in (
+        ("lora.base_bits", spec.lora.base_bits, 0),
+        ("optimizer.state_bits", training.optimizer.state_bits if training else 32, 32),
+        ("memory.offload_scorers", bool(training and training.memory.offload_scorers), False),
+    ):
+        if given != only:
+            raise ValueError(f"{key} ({given}) must be {only} with learner.ranks={ranks}")
+    if training is None:
+        raise ValueError(f"learner.ranks ({ranks}) must be 1 without training")
+
+
+@dataclass(frozen=True)
+class RankedWeights:
+    """One version of the weights, which the ranks collect when they are asked."""
+
+    processes: RankProcesses
+    version: int
+
+    async def tensors(self, *, complete: bool = False) -> Mapping[str, Tensor]:
+        """The weights by name, on the host; see ``seam.WeightHandle.tensors``."""
+        folder = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
+        path = Path(await self.processes.call("tensors", (complete, folder)))
+        return await asyncio.to_thread(_taken, path)
+
+
+def _taken(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file, which is removed. Their memory is that of the file."""
+    try:
+        weights: dict[str, Tensor] = torch.load(path, mmap=True, weights_only=True)
+    finally:
+        path.unlink()
+    return weights
+
+
+class RankedLearner:
+    """Learner of several ranks, each a process; see ``seam.Learner``.
+
+    Calls reach the ranks one after the other. A rank that ends, or makes no progress in time, ends
+    all of them: the learner is then lost, and a new one continues from a checkpoint.
+    """
+
+    def __init__(self, processes: RankProcesses, facts: ModelFacts) -> None:
+        self.processes = processes
+        self.facts = facts
+
+    @property
+    def version(self) -> int:
+        """The version of the current weights."""
+        return self.processes.version
+
+    async def update(self, experience: Experience, version: int) -> dict[str, float]:
+        """Make ``version`` of the weights; see ``seam.Learner.update``."""
+        metrics: dict[str, float] = await self.processes.call("update", (experience, version))
+        return metrics
+
+    async def token_record(self, version: int) -> TokenRecord | None:
+        """What an update computed about each token; see ``seam.RecordsTokens``."""
+        record: TokenRecord | None = await self.processes.call("token_record", (version,))
+        return record
+
+    async def score(
+        self, token_ids: Sequence[int], temperature: float, supports: Sequence[Sequence[int]] = ()
+    ) -> Sequence[float]:
+        """The log-probability of each token except the first; see ``seam.Learner.score``."""
+        scores: list[float] = await self.processes.call("score", (token_ids, temperature, supports))
+        return scores
+
+    async def tolerance(self, seed: int) -> float:
+        """Largest difference from rounding, in nats; see ``seam.Learner.tolerance``."""
+        tolerance: float = await self.processes.call("tolerance", (seed,))
+        return tolerance
+
+    async def weights(self, version: int) -> RankedWeights:
+        """A handle of the weights with this version; see ``seam.Learner.weights``."""
+        if version != self.version:
+            raise ValueError(f"version ({version}) is not the learner's, {self.version}")
+        return RankedWeights(self.processes, version)
+
+    async def save(
+        self, folder: Path, state: Mapping[str, Any] | None = None, *, resumable: bool = False
+    ) -> None:
+        """Write a checkpoint, which any number of ranks can load; see ``seam.Learner.save``."""
+        await self.processes.call("save", (folder, state, resumable))
+
+    async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
+        """Continue from a checkpoint; see ``seam.Learner.load``."""
+        state: dict[str, Any] = await self.processes.call("load", (folder, version))
+        return state
+
+    async def offload(self) -> None:
+        """Free device memory that only updates need; see ``seam.Learner.offload``."""
+        await self.processes.call("offload", ())
+
+    async def onload(self) -> None:
+        """Allocate the freed memory again; see ``seam.Learner.onload``."""
+        await self.processes.call("onload", ())
+
+    async def close(self) -> None:
+        """End all ranks. A repeated call does nothing."""
+        await self.processes.close()

@@ -1,0 +1,119 @@
+"""Sharded models: FSDP2 divides every parameter, its gradient and its averages among the ranks.
+
+A layer's weights are gathered when its forward or backward pass begins, and freed when it ends
+(Zhao et al. 2023, PyTorch FSDP, arXiv 2304.11277; here in its second version, ``fully_shard``).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from rl.learner.memory.activations import decoder_layers
+from rl.learner.ranks.world import World, converted
+from rl.learner.scoring import ScoringModule
+
+Item = TypeVar("Item")
+
+
+class Ranks(World):
+    """The ranks of one process group; see :class:`World`.
+
+    Parameters are kept in float32 and divided. A model that computes in bfloat16 gathers its
+    weights in bfloat16, and sums the ranks' gradients in float32.
+
+    Args:
+        rank: this process's number, from 0.
+        size: number of processes.
+        rendezvous: a file through which the processes find each other. It must not exist before.
+        device: this rank's device.
+        dtype: the type in which the model computes.
+        timeout_s: seconds after which an exchange with another rank fails.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        rendezvous: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        timeout_s: float,
+    ) -> None:
+        self.rank, self.size = rank, size
+        timeout = timedelta(seconds=timeout_s)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        store = FileStore(str(rendezvous), size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        # Numbers travel by gloo: they are on the host, and NCCL would copy them to the device.
+        self._numbers = dist.new_group(backend="gloo", timeout=timeout)
+        self._mesh: DeviceMesh = init_device_mesh(device.type, (size,))
+        self._policy = MixedPrecisionPolicy()
+        if dtype != torch.float32:
+            self._policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+
+    def shard(self, root: nn.Module) -> None:
+        """Divide the parameters of a scoring module, layer by layer and then the rest."""
+        assert isinstance(root, ScoringModule)
+        trunks = [root.trunk, *([root.value_trunk] if root.value_trunk is not None else [])]
+        for layer in (layer for trunk in trunks for layer in decoder_layers(trunk)):
+            fully_shard(layer, mesh=self._mesh, mp_policy=self._policy)
+        if root.value_head is not None:
+            # Values are float32 in every model.
+            fully_shard(root.value_head, mesh=self._mesh)
+        fully_shard(root, mesh=self._mesh, mp_policy=self._policy)
+        register_fsdp_forward_method(root, "infer")
+
+    def gather(self, value: Item) -> list[Item]:
+        """The value of each rank, by rank."""
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value, group=self._numbers)
+        return found
+
+    @torch.no_grad()
+    def whole(self, x: Tensor) -> Tensor:
+        """The complete tensor of which ``x`` may be this rank's part."""
+        return x.full_tensor() if isinstance(x, DTensor) else x
+
+    def collected(self, state: Any) -> Any:
+        """Nested dictionaries and lists with complete tensors, on the host."""
+        return converted(state, lambda x: self.whole(x).cpu())
+
+    @torch.no_grad()
+    def own(self, x: Tensor) -> Tensor:
+        """This rank's part of ``x``, which shares the memory of ``x``."""
+        return x.to_local() if isinstance(x, DTensor) else x
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        """The part of a complete tensor that this rank keeps, divided as ``like`` is."""
+        if not isinstance(like, DTensor) or whole.shape != like.shape:
+            return whole
+        # No source: each rank has the complete tensor, and nothing is sent.
+        whole = whole.to(like.device, like.dtype)
+        return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+    def divided_as(self, like: Tensor, own: Tensor) -> Tensor:
+        """The divided tensor of which ``own`` is this rank's part."""
+        if not isinstance(like, DTensor) or own.shape != like.to_local().shape:
+            return own
+        return DTensor.from_local(
+            *(own, like.device_mesh, like.placements),
+            run_check=False,
+            shape=like.shape,
+            stride=like.stride(),
+        )
+
+    def close(self) -> None:
+        """Leave the process group."""
+        dist.destroy_process_group()

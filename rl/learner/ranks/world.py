@@ -1,0 +1,124 @@
+"""The ranks that compute an update together, as an updater sees them; one process by default.
+
+Each rank makes the same batch, the same advantages and the same optimizer steps. Only forward and
+backward passes differ: a rank computes its share of the micro-batches. The ranks exchange scores
+and the sums of metrics, so that each continues with the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+Item = TypeVar("Item")
+
+
+class World:
+    """One process, which owns the whole model and computes every micro-batch.
+
+    :class:`rl.learner.ranks.sharding.Ranks` is the world of several processes. Methods marked as
+    collective must be called by all ranks in the same order.
+    """
+
+    rank = 0
+    """This process's number, from 0."""
+    size = 1
+    """Number of ranks."""
+
+    def shard(self, root: nn.Module) -> None:
+        """Divide the parameters of ``root`` among the ranks, in place. Collective."""
+
+    def gather(self, value: Item) -> list[Item]:
+        """The value of each rank, by rank. Collective."""
+        return [value]
+
+    def whole(self, x: Tensor) -> Tensor:
+        """The complete tensor of which ``x`` may be this rank's part. Collective."""
+        return x
+
+    def collected(self, state: Any) -> Any:
+        """Nested dictionaries and lists with complete tensors, on the host if divided. Collective.
+
+        Without ranks, this is ``state`` itself.
+        """
+        return state
+
+    def own(self, x: Tensor) -> Tensor:
+        """This rank's part of ``x``, which shares the memory of ``x``."""
+        return x
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        """The part of a complete tensor that this rank keeps, divided as ``like`` is.
+
+        A tensor of another shape, such as a count of steps, is not divided.
+        """
+        return whole
+
+    def divided_as(self, like: Tensor, own: Tensor) -> Tensor:
+        """The divided tensor of which ``own`` is this rank's part; the inverse of :meth:`own`."""
+        return own
+
+    def load(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """Load complete tensors into a module, which may be divided among the ranks."""
+        current = module.state_dict()
+        module.load_state_dict({name: self.part(x, current[name]) for name, x in state.items()})
+
+    def share(self, items: Sequence[Item], cost: Callable[[Item], int]) -> list[tuple[Item, bool]]:
+        """The items that this rank computes, each with whether its result counts.
+
+        All ranks get equally many items, because a forward pass of sharded weights needs all ranks.
+        In each round the ranks compute items of similar cost, the largest first. A rank without an
+        item of its own in the last round repeats the cheapest, and its result does not count.
+
+        Args:
+            items: equal on all ranks.
+            cost: the cost of an item, for example its number of tokens.
+        """
+        if self.size == 1:
+            return [(item, True) for item in items]
+        order = sorted(items, key=cost, reverse=True)
+        share = [(item, True) for item in order[self.rank :: self.size]]
+        if len(share) < math.ceil(len(order) / self.size):
+            share.append((order[-1], False))
+        return share
+
+    def divided(
+        self, cut: Callable[[int], list[Item]], limit: int, cost: Callable[[Item], int]
+    ) -> list[Item]:
+        """Items of at most ``limit``, small enough to occupy all ranks.
+
+        Args:
+            cut: cuts the work into items of at most a given cost.
+            limit: maximum cost of an item.
+            cost: the cost of an item.
+        """
+        items = cut(limit)
+        if self.size == 1 or not items:
+            return items
+        rounds = math.ceil(len(items) / self.size)
+        even = math.ceil(sum(map(cost, items)) / (rounds * self.size))
+        # Items are not cut exactly: a little more room can save a round.
+        candidates = [items, *(cut(min(limit, size)) for size in (even, even + even // 8))]
+        return min(candidates, key=lambda found: self._duration(found, cost))
+
+    def _duration(self, items: Sequence[Item], cost: Callable[[Item], int]) -> int:
+        """The sum over the rounds of :meth:`share` of the round's largest cost."""
+        return sum(sorted(map(cost, items), reverse=True)[:: self.size])
+
+
+SOLO = World()
+"""The world of a learner without ranks."""
+
+
+def converted(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of nested dictionaries and lists, with ``change`` applied to every tensor."""
+    if isinstance(state, Tensor):
+        return change(state)
+    if isinstance(state, Mapping):
+        return {key: converted(value, change) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(converted(value, change) for value in state)
+    return state
