@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl.errors import RunFailure, UsageError
 from rl.files import discard_if_refused, write_stdout
+from rl.learner.ranks.restarts import with_restarts
 from rl.run.folder import RunFolder, When
 from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import exit_process, run_in_time
@@ -64,12 +65,19 @@ async def train(
 ) -> Outcome:
     """Train as ``config`` specifies, in the process of ``host``, with additional callbacks.
 
+    A run whose learner is lost continues from its newest checkpoint (``learner.restarts``).
+
     Raises:
         UsageError: a setting is wrong, or the folder's run is another one, or still runs.
         RunFailure: a callback raised an error; the finished steps are saved.
         NonFiniteLoss, BrokenWeights: the last update failed; earlier weights are saved.
         RolloutFailure: too many episodes failed for reasons other than the policy.
     """
+    return await with_restarts(partial(_train, host=host, callbacks=callbacks), config)
+
+
+async def _train(config: TrainConfig, host: Host, callbacks: Sequence[Callback]) -> Outcome:
+    """Train until the end, or until the learner is lost."""
     from rl.run.screen import Display
 
     title = f"{config.env.env_id}, {config.algo.name}, model {config.model}, seed {config.seed}"

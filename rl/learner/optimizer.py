@@ -164,9 +164,11 @@ class Optimizer:
 
     def weights_are_finite(self) -> bool:
         """Whether all weights are finite."""
+        # Of a small parameter, some ranks have no part.
+        own = [x for p in self._parameters if (x := self._world.own(p.detach())).numel()]
         # The maximum keeps nan, and only one number leaves the device.
-        largest = nn.utils.get_total_norm([p.detach() for p in self._parameters], math.inf)
-        return math.isfinite(read([self._world.whole(largest)])[0].item())
+        largest = nn.utils.get_total_norm(own, math.inf)
+        return all(self._world.gather(math.isfinite(read([largest])[0].item())))
 
     def snapshot(self) -> Snapshot:
         """Copies of everything that a step changes, for :meth:`restore`."""

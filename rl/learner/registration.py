@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rl.errors import UsageError
+from rl.learner.settings import LearnerChoice, LocalLearnerConfig
 from tools.registry import PluginImportError, Registry
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ def check_learner(name: str) -> None:
         raise _registry.unknown(name, known)
 
 
+def learner_names() -> list[str]:
+    """Names of all learners: first turnwise's own, then all others in alphabetical order."""
+    return ["local", *(name for name in _registry.names() if name != "local")]
+
+
 def open_of(name: str) -> OpenLearner:
     """The function that opens the learner of this name.
 
@@ -43,6 +50,20 @@ def open_of(name: str) -> OpenLearner:
     except PluginImportError as error:
         raise UsageError(str(error)) from error
     return found
+
+
+def opening_of(choice: LearnerChoice) -> OpenLearner:
+    """The function that opens a chosen learner with its settings.
+
+    Raises:
+        UnknownNameError, UsageError: as :func:`open_of`.
+    """
+    settings = choice.settings
+    if not isinstance(settings, LocalLearnerConfig) or settings.ranks == 1:
+        return open_of(choice.name)
+    from rl.learner.ranks.learner import open_ranks  # loads torch
+
+    return partial(open_ranks, ranks=settings.ranks, timeout_s=settings.timeout_s)
 
 
 register("local", "rl.learner.local:open_local")

@@ -125,7 +125,8 @@ class ScoringModule(nn.Module):
         if self.value_head is not None:
             if self.value_trunk is not None:
                 hidden = self._sources(micro, self.value_trunk)
-            values = self.value_head(hidden.to(self.dtype))[:, 0]
+            # A copy: FSDP2 could not hook the gradient of a view.
+            values = self.value_head(hidden.to(self.dtype))[:, 0].clone()
         return Scores(logprobs, entropy, values)
 
     def infer(self, inputs: Mapping[str, Any]) -> Any:

@@ -62,6 +62,58 @@ class OptimizerConfig:
             raise ValueError("state_bits (8) needs bitsandbytes: pip install 'turnwise[quantized]'")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LocalLearnerConfig:
+    """The learner that comes with turnwise, in this process or in several ranks.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    ranks: int = 1
+    """Number of processes that share the model and compute each update together, by FSDP2: one for
+    each GPU, from cuda:0 on. 1 computes in the run's own process. Results do not depend on it."""
+    timeout_s: float = 600.0
+    """Seconds without a micro-batch or an answer after which the ranks count as lost."""
+    restarts: int = 3
+    """Number of times that a run whose ranks are lost starts new ones, and continues from its
+    newest checkpoint."""
+
+    def __post_init__(self) -> None:
+        for key, value, fine, expected in (
+            ("ranks", self.ranks, self.ranks >= 1, ">= 1"),
+            ("timeout_s", self.timeout_s, self.timeout_s > 0, "above 0"),
+            ("restarts", self.restarts, self.restarts >= 0, ">= 0"),
+        ):
+            if not fine:
+                raise ValueError(f"{key} ({value}) must be {expected}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginLearnerConfig:
+    """A learner from another package, which has no settings of its own."""
+
+    ranks = 1
+    restarts = 0
+
+
+@dataclass(frozen=True)
+class LearnerChoice:
+    """A chosen learner: its name and its settings."""
+
+    name: str
+    settings: LocalLearnerConfig | PluginLearnerConfig
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the model is in the run's own process."""
+        return self.name == "local" and self.settings.ranks == 1
+
+
+LOCAL = LearnerChoice("local", LocalLearnerConfig())
+"""The learner in the run's own process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
     """What the learner keeps in the device's memory; rounding aside, results do not depend on it.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from rl.policies.engine import RunSettings
+
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -33,6 +35,15 @@ class Servers:
     """Number of GPUs of one server, such as 2 for ``--tensor-parallel-size 2``."""
     share: bool = False
     """Whether the servers run on the learner's GPU."""
+    ranks: int = 1
+    """Number of GPUs of the learner: its own, or with several ranks the first ones."""
+
+
+def ranks_of(config: RunSettings) -> int:
+    """Number of processes of the run's learner, each with a GPU."""
+    from rl.settings.train import TrainConfig
+
+    return config.learner.settings.ranks if isinstance(config, TrainConfig) else 1
 
 
 def visible_gpus() -> list[str]:
@@ -58,10 +69,11 @@ def gpus_of_servers(learner: torch.device, servers: Servers, visible: list[str])
     Raises:
         TooFewGPUs: too few GPUs are visible.
     """
-    own = learner.index or 0
+    own = (learner.index or 0) if servers.ranks == 1 else 0
     if servers.share:
         return visible[own : own + 1] * servers.count
-    free = [name for number, name in enumerate(visible) if number != own]
+    taken = range(own, own + servers.ranks)
+    free = [name for number, name in enumerate(visible) if number not in taken]
     each = servers.gpus_each
     if len(free) < servers.count * each:
         raise TooFewGPUs(

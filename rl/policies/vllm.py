@@ -139,9 +139,10 @@ class VLLM(ServerEngine):
                 f"{setting} must be files with lora.rank ({lora.rank}): an adapter is transferred "
                 "as files"
             )
-        if isinstance(config, TrainConfig) and config.learner != "local":
+        if isinstance(config, TrainConfig) and not config.learner.in_process:
             raise UsageError(
-                f"{setting} must be files with learner={config.learner}: vLLM's transfer sends the "
+                f"{setting} must be files with learner={config.learner.name}, "
+                f"learner.ranks={config.learner.settings.ranks}: vLLM's transfer sends the "
                 "tensors of a model in this process"
             )
         if device.type != "cuda":
@@ -253,9 +254,11 @@ class VLLMServers(VLLM):
         """
         super().check(config, device, lora)
         if device.type == "cuda" and not self.urls:
-            self._gpus(device, staleness=getattr(config, "staleness", 0))
+            from rl.policies.devices import ranks_of
 
-    def _gpus(self, learner: torch.device, staleness: int = 0) -> list[str]:
+            self._gpus(device, getattr(config, "staleness", 0), ranks_of(config))
+
+    def _gpus(self, learner: torch.device, staleness: int = 0, ranks: int = 1) -> list[str]:
         """The GPUs of each server, as ``CUDA_VISIBLE_DEVICES`` names them.
 
         Raises:
@@ -270,7 +273,7 @@ class VLLMServers(VLLM):
                 f"policy.replicas ({self.replicas}) must be 1, with one GPU ({each} by "
                 f"policy.arguments), for a server that shares the learner's GPU"
             )
-        servers = Servers(self.replicas, each, share)
+        servers = Servers(self.replicas, each, share, ranks)
         try:
             return gpus_of_servers(learner, servers, visible_gpus())
         except TooFewGPUs as error:
@@ -315,7 +318,7 @@ class VLLMServers(VLLM):
 
         from agents.vllm import ServerConfig
         from agents.vllm.arguments import split_words
-        from rl.policies.devices import VARIABLE
+        from rl.policies.devices import VARIABLE, ranks_of
 
         shared = ServerConfig(
             **dataclasses.asdict(self.start_config(context, model)),
@@ -326,7 +329,8 @@ class VLLMServers(VLLM):
         files = [logs / f"vllm-{n}.log" if logs else None for n in range(self.replicas)]
         if shared.cpu:
             return [dataclasses.replace(shared, log=log) for log in files]
-        gpus = self._gpus(torch.device(context.learner.facts.device))
+        device = torch.device(context.learner.facts.device)
+        gpus = self._gpus(device, ranks=ranks_of(context.config))
         return [
             dataclasses.replace(shared, log=log, environment={VARIABLE: names})
             for log, names in zip(files, gpus, strict=True)

@@ -190,7 +190,7 @@ class Trainer:
         try:
             await asyncio.to_thread(self.folder.write_learner_columns, step, groups, columns)
         except ValueError as error:
-            learner = self.config.learner
+            learner = self.config.learner.name
             raise RunFailure(f"learner={learner} recorded other tokens: {error}") from error
 
     async def publish(self) -> dict[str, float]:

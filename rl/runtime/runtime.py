@@ -23,8 +23,9 @@ from rl.errors import UsageError
 from rl.external.collector import make_collector
 from rl.learner.lora import check_lora
 from rl.learner.model import check_model
-from rl.learner.registration import open_of
+from rl.learner.registration import opening_of
 from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
+from rl.learner.settings import LOCAL
 from rl.policies.engine import PolicyContext
 from rl.rollout.collector import Collector, KeptEpisodes
 from rl.rollout.context import EpisodeContext, EpisodeLimits, Partner
@@ -257,10 +258,10 @@ async def _open_learner(
     stack: AsyncExitStack,
 ) -> Learner:
     """Open the configured learner. ``stack`` closes it within ``close_s``."""
-    name = config.learner if isinstance(config, TrainConfig) else "local"
+    choice = config.learner if isinstance(config, TrainConfig) else LOCAL
     host = Host(thread, lambda: activities.progressed("a micro-batch"))
     with activities.doing(LEARNER, f"the model {spec.model}", OPEN):
-        learner = await open_of(name)(spec, host)
+        learner = await opening_of(choice)(spec, host)
     await stack.enter_async_context(
         at_end(learner.close, "the learner", activities, config.close_s)
     )

@@ -14,8 +14,14 @@ from rl.credit.algorithms import algorithm_names, find_algorithm
 from rl.credit.corrections import correction_kinds
 from rl.credit.options import require
 from rl.credit.shaping import make_shapings
-from rl.learner.registration import check_learner
-from rl.learner.settings import MemoryConfig, OptimizerConfig
+from rl.learner.registration import check_learner, learner_names
+from rl.learner.settings import (
+    LearnerChoice,
+    LocalLearnerConfig,
+    MemoryConfig,
+    OptimizerConfig,
+    PluginLearnerConfig,
+)
 from rl.rollout.curriculum import CurriculumConfig
 from rl.settings.groups import EvalConfig, PlanConfig, TextsConfig, at_least
 from rl.settings.lora import LoraConfig
@@ -76,6 +82,15 @@ ALGORITHM = Choice(
 )
 
 
+def _resolve_learner(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    check_learner(name)
+    kind = LocalLearnerConfig if name == "local" else PluginLearnerConfig
+    return kind, {}, lambda values: LearnerChoice(name, kind(**values))
+
+
+LEARNER = Choice(_resolve_learner, default="local", names=learner_names)
+
+
 @from_python
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(TrackingConfig, RunConfig):
@@ -115,9 +130,9 @@ class TrainConfig(TrackingConfig, RunConfig):
     times that for an adapter."""
     lora: LoraConfig = field(default_factory=left_out)
     """The adapter to train instead of the model's own weights."""
-    learner: str = "local"
-    """The learner, which computes updates. "local" computes them in this process; plug-ins add
-    other learners."""
+    learner: LearnerChoice = field(default_factory=left_out, metadata={"choice": LEARNER})
+    """The learner, which computes updates. "local" computes them in this process, or in
+    learner.ranks processes; plug-ins add other learners."""
     micro_batch_tokens: int = 4096
     """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
     packing: bool = True
@@ -153,7 +168,6 @@ class TrainConfig(TrackingConfig, RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sampling.check_training()
-        check_learner(self.learner)
         at_least(0, self, "max_seconds", "keep_episodes", "stall_s")
         at_least(1, self, "steps", "prompts", "group_size", "save_every", "micro_batch_tokens")
         at_least(1, self, "shaping_from")
