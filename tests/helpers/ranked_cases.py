@@ -121,7 +121,7 @@ async def saved(case, folder, checkpoint, world=SOLO):
     return metrics, await learner.collected(complete=False)
 
 
-async def unwritable(folder, world):
+async def unwritable(folder, world=SOLO):
     """What each rank raises if rank 0 cannot write a checkpoint."""
     learner = await opened(CASES["grpo"], folder, world)
     (folder / "file").touch()
@@ -180,6 +180,6 @@ def _plain(value):
     return value
 
 
-def updates(folder, cases=CASES):
+def updates(folder, names):
     """A job for each case: five updates."""
-    return {name: partial(learned, case, folder) for name, case in cases.items()}
+    return {name: partial(learned, CASES[name], folder) for name in names}

@@ -66,6 +66,7 @@ def test_visible_gpus_have_the_names_of_the_variable(machine, count, visible, ex
         ("cuda", Servers(2), UUIDS, UUIDS[1:]),
         ("cuda", Servers(2, gpus_each=2), list("01234"), ["1,2", "3,4"]),
         ("cuda:1", Servers(1, share=True), ["3", "GPU-aa"], ["GPU-aa"]),
+        ("cuda:0", Servers(2, ranks=2), list("0123"), ["2", "3"]),
     ],
 )
 def test_no_server_has_the_learners_gpu_unless_it_shares_it(device, servers, visible, expected):

@@ -1,14 +1,20 @@
-"""Ranks compute the updates of one process: losses, gradients, weights and checkpoints."""
+"""Ranks compute the updates of one process: losses, gradients, weights and checkpoints.
+
+All ranks of a size are started once, and compute every case one after the other.
+"""
 
 import asyncio
 from functools import partial
 
 import numpy as np
 import pytest
-from ranked_cases import CASES, learned, run_ranks, save_models, saved, unwritable, updates
+from ranked_cases import CASES, learned, resumed, run_ranks, save_models, saved, unwritable, updates
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
-SIZES = (2, 3)
-RESUMED = ("grpo-kl", "ppo", "lora", "prime")
+WITH_THREE = ("grpo", "grpo-kl", "ppo", "lora", "empty-rank")
+RESUMED = ("grpo-kl", "ppo-own-critic", "lora", "prime")
+PAIRS = [*((2, name) for name in CASES), *((3, name) for name in WITH_THREE)]
 
 
 @pytest.fixture(scope="module")
@@ -18,19 +24,23 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def ranks(request, folder):
-    """For each rank, the result of each job; with two ranks, checkpoints are written as well."""
-    jobs = updates(folder)
-    if request.param == 2:
-        for name in RESUMED:
-            jobs[f"save {name}"] = partial(saved, CASES[name], folder, folder / f"two-{name}")
-        jobs["unwritable"] = partial(unwritable, folder)
-    return run_ranks(request.param, jobs, folder)
+@pytest.fixture(scope="module")
+def two(folder):
+    """For each of two ranks, the results by name. They save checkpoints as well."""
+    jobs = updates(folder, CASES)
+    for name in RESUMED:
+        jobs[f"save {name}"] = partial(saved, CASES[name], folder, folder / f"two-{name}")
+    jobs["unwritable"] = partial(unwritable, folder)
+    return run_ranks(2, jobs, folder)
 
 
-def one(name, folder):
-    return asyncio.run(learned(CASES[name], folder))
+@pytest.fixture(scope="module")
+def three(folder, two):
+    """For each of three ranks, the results by name. They resume what two ranks saved."""
+    jobs = updates(folder, WITH_THREE)
+    for name in RESUMED:
+        jobs[f"resume {name}"] = partial(resumed, CASES[name], folder, folder / f"two-{name}")
+    return run_ranks(3, jobs, folder)
 
 
 def assert_near(found, expected, tolerance=1e-5):
@@ -40,15 +50,15 @@ def assert_near(found, expected, tolerance=1e-5):
         np.testing.assert_allclose(found[name], y, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_ranks_make_the_updates_of_one_process(name, ranks, folder):
+@pytest.mark.parametrize(("size", "name"), PAIRS)
+def test_ranks_make_the_updates_of_one_process(size, name, folder, request):
     """Metrics (the loss, the gradient's norm before clipping) and weights after five updates."""
-    metrics, weights, scores, record = one(name, folder)
-    for found in ranks:
-        assert isinstance(found[name], list), found[name]
+    ranks = request.getfixturevalue({2: "two", 3: "three"}[size])
+    metrics, weights, scores, record = asyncio.run(learned(CASES[name], folder))
     assert metrics[0]["grad_norm"] > 0.5, "the gradient is clipped, so its norm says what it was"
     for found in ranks:
-        assert found[name][0] == ranks[0][name][0], "ranks differ"
+        assert isinstance(found[name], list), found[name]
+        assert found[name][0] == ranks[0][name][0], "the ranks differ"
         for mine, theirs in zip(found[name][0], metrics, strict=True):
             assert_near(mine, theirs)
         assert_near(found[name][1], weights)
@@ -56,3 +66,27 @@ def test_ranks_make_the_updates_of_one_process(name, ranks, folder):
         for column in ("advantages", "logprobs", "entropies"):
             mine, theirs = (getattr(r, column) for r in (found[name][3], record))
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_checkpoint_of_two_ranks_is_continued_by_one_and_by_three(name, two, three, folder):
+    metrics, weights = two[0][f"save {name}"]
+    alone = asyncio.run(resumed(CASES[name], folder, folder / f"two-{name}"))
+    for state, version, theirs, found in (alone, three[0][f"resume {name}"]):
+        assert (state, version) == ({"mine": 7}, 3)
+        assert_near(theirs, metrics)
+        assert_near({k: np.asarray(x) for k, x in found.items()}, weights)
+
+
+def test_transformers_loads_a_checkpoint_of_ranks(two, folder):
+    saved = folder / "two-grpo-kl"
+    model = AutoModelForCausalLM.from_pretrained(saved)
+    (path,) = saved.glob("*.safetensors")
+    for name, x in load_file(path).items():
+        assert (model.state_dict()[name] == x).all()
+
+
+def test_all_ranks_raise_what_keeps_the_first_from_saving(two):
+    first, second = (found["unwritable"] for found in two)
+    assert first == second
+    assert "cannot be written" in first
