@@ -10,9 +10,13 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -44,6 +48,24 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     longer = [k for k in known if len(name) > 2 and k.startswith(f"{name}-")]
     found = longer or difflib.get_close_matches(name, known, n=1, cutoff=0.55)
     return found[0] if found else None
+
+
+def installed(group: str) -> metadata.EntryPoints:
+    """The entry points of a group, of all installed distributions.
+
+    All groups share one search of the folders in ``sys.path``. A changed folder is searched again.
+    """
+    changed = []
+    for folder in sys.path:
+        with suppress(OSError):
+            changed.append((folder, os.stat(folder or ".").st_mtime_ns))
+    return _entry_points(tuple(changed)).select(group=group)
+
+
+@lru_cache(maxsize=1)
+def _entry_points(changed: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
+    """All entry points. ``changed`` has the folders and the times of their last change."""
+    return metadata.entry_points()
 
 
 class Registry:
@@ -158,7 +180,7 @@ class Registry:
             return
         self._scanned = True
         given = {*self._objects, *self._lazy}
-        for found in metadata.entry_points(group=self.group):
+        for found in installed(self.group):
             name, claim = found.name, f"{self.kind} {found.name!r}, advertised by {_owner(found)},"
             if name in given:
                 logger.warning("%s is left out: the name is registered already", claim)

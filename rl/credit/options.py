@@ -6,6 +6,7 @@ import math
 import typing
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import cache
 from typing import Any, Literal
 
 from tools.registry import closest
@@ -44,13 +45,19 @@ def require(key: str, value: Any, fine: bool, expected: str) -> None:
         raise ValueError(f"{key} ({value}) must be {expected}")
 
 
+@cache
+def _hints_of(kind: type[Any]) -> dict[str, Any]:
+    """The types of a class's fields. They are computed once, as each start makes many objects."""
+    return typing.get_type_hints(kind)
+
+
 def check_fields(settings: Any) -> None:
     """Check that numbers are finite and that each ``Literal`` field has one of its values.
 
     Raises:
         ValueError: a field has an invalid value; the message names the field.
     """
-    hints = typing.get_type_hints(type(settings))
+    hints = _hints_of(type(settings))
     for field in fields(settings):
         key, value, hint = field.name, getattr(settings, field.name), hints[field.name]
         require(key, value, not isinstance(value, float) or math.isfinite(value), "finite")

@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 import types
+from importlib import metadata
 
 import pytest
 
@@ -266,3 +267,15 @@ def test_a_large_family_is_counted_and_a_small_one_listed():
     with pytest.raises(UnknownNameError) as failure:
         registry.get("other")
     assert "Known: few/0, few/1, few/2, lone, many/... (9). " in str(failure.value)
+
+
+def test_registries_of_several_groups_search_the_installed_distributions_once(install, monkeypatch):
+    install("nice-things", {"nice": "nice_things:THING"})
+    install("other-things", {"other": "other_things:THING"}, group="turnwise.test-others")
+    searches, search = [], metadata.entry_points
+    monkeypatch.setattr(metadata, "entry_points", lambda: searches.append(1) or search())
+    assert Registry("thing", GROUP).names() == ["nice"]
+    assert Registry("other", "turnwise.test-others").names() == ["other"]
+    assert len(searches) == 1
+    install("new-things", {"new": "new_things:THING"})
+    assert Registry("thing", GROUP).names() == ["new", "nice"], "a changed folder is searched again"

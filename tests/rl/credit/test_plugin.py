@@ -278,3 +278,24 @@ def test_every_plug_in_has_a_sentence_and_a_docstring_for_each_option():
             plugin = plug_ins.find(name)
             assert issubclass(plugin, base) and plugin.__doc__
             assert set(field_docs(plugin)) >= set(plugin.__dataclass_fields__)
+
+
+def test_the_types_of_a_plugins_options_are_computed_once(monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class Halved(Surrogate):
+        """A surrogate with an option."""
+
+        factor: float = 0.5
+
+        def loss(self, ratios):
+            return SurrogateLoss(-ratios.advantages * self.factor)
+
+    Halved()
+
+    def again(kind):
+        raise AssertionError(f"the types of {kind} are computed again")
+
+    monkeypatch.setattr("typing.get_type_hints", again)
+    assert Halved(factor=0.25).factor == 0.25
+    with pytest.raises(ValueError, match="factor"):
+        Halved(factor=float("nan"))
