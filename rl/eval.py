@@ -154,7 +154,7 @@ def _result(
         **{name: getattr(config.sampling, name) for name in SAMPLING},
         "seed": config.seed,
         **measures(sample, rewards),
-        **rollout_metrics(groups, sample.score),
+        **rollout_metrics(groups, sample.score, _reward_range(config, played.split)),
     }
 
 
@@ -162,11 +162,15 @@ def _sample(config: EvaluateConfig, split: str, groups: Sequence[TrajectoryGroup
     from rl.evaluation.measures import Sample
 
     score = envs.env_type(config.env.env_id).success_score
-    best = 1.0
-    if not score:
-        options = dataclasses.replace(config.env.options, split=split)
-        best = envs.make_from(config.env.env_id, options).reward_range[1]
+    best = 1.0 if score else _reward_range(config, split)[1]
     return Sample(groups, score, best, config.k)
+
+
+def _reward_range(config: EvaluateConfig, split: str) -> tuple[float, float]:
+    """The environment's least and greatest return of an episode."""
+    env = envs.make_from(config.env.env_id, dataclasses.replace(config.env.options, split=split))
+    env.close()
+    return env.reward_range
 
 
 def _rewards(config: EvaluateConfig, sample: Sample) -> list[list[float]]:

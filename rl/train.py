@@ -220,9 +220,10 @@ async def _learn(
     with phase("reward"):
         agreement = await trainer.shape(step, groups)
     # In threads, also the files: episodes that are played ahead continue.
-    score = trainer.runtime.success_score
     metrics: dict[str, Any] = {"step": step}
-    metrics |= await asyncio.to_thread(rollout_metrics, groups, score)
+    metrics |= await asyncio.to_thread(
+        rollout_metrics, groups, trainer.runtime.success_score
+    )
     metrics |= await trainer.runtime.service_metrics.take()
     with phase("write"):
         write = partial(trainer.folder.write_trajectories, step, groups)

@@ -103,6 +103,11 @@ class Trainer:
         self._thread = runtime.thread
         self._resources = AsyncExitStack()
 
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The least and the greatest return of an episode."""
+        return self._env.reward_range
+
     async def rollout(self, step: int) -> list[TrajectoryGroup]:
         """Play the step's episodes. Groups that the update does not need are marked as dropped."""
         config = self.config

@@ -39,6 +39,7 @@ def test_a_run_in_which_all_groups_are_tied(
     steps = [r for r in read_jsonl(out / "metrics.jsonl") if "num_groups" in r]
     assert [(r["loss"], r["grad_norm"]) for r in steps] == [(0.0, 0.0)] * 4
     assert all(r[f"no_gradient/{cause}"] == 1 for r in steps)
+    assert all(0 <= r["reward_low"] <= r["reward_high"] <= 1 for r in steps)
     stderr = capfd.readouterr().err
     assert stderr.count("no gradient: ") == 4
     assert "warning: no gradient from rewards in the last 3 of 3 steps" in stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
@@ -78,7 +79,11 @@ def part_metrics(
     return metrics
 
 
-def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") -> dict[str, float]:
+def rollout_metrics(
+    groups: Sequence[TrajectoryGroup],
+    success_score: str = "",
+    reward_range: tuple[float, float] = (-math.inf, math.inf),
+) -> dict[str, float]:
     """Rewards, lengths, turns, endings and tools over a step's episodes.
 
     Failed episodes count only in ``failures`` and, by kind, in ``failures/KIND``. Repeated attempts
@@ -89,6 +94,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") 
         groups: the step's episodes.
         success_score: name of the environment's success score. If empty, there are no metrics of
             right and wrong episodes.
+        reward_range: the environment's; the interval of the reward ends at it.
     """
     finished = [t for group in groups for t in group.finished]
     everyone = [t for group in groups for t in group.trajectories]
@@ -104,7 +110,7 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], success_score: str = "") 
     metrics |= _vine_metrics(everyone)
     if not finished:
         return metrics
-    metrics |= _reward_metrics(groups, finished)
+    metrics |= _reward_metrics(groups, finished, reward_range)
     lengths = [t.num_sampled for t in finished]
     turns = [turn for t in finished for turn in t.turns]
     calls = [call for turn in turns for call in turn.tool_calls]
@@ -156,7 +162,9 @@ def _vine_metrics(everyone: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _reward_metrics(
-    groups: Sequence[TrajectoryGroup], finished: Sequence[Trajectory]
+    groups: Sequence[TrajectoryGroup],
+    finished: Sequence[Trajectory],
+    reward_range: tuple[float, float],
 ) -> dict[str, float]:
     spreads = [
         stdev(t.reward for t in group.finished) for group in groups if len(group.finished) > 1
@@ -166,7 +174,8 @@ def _reward_metrics(
     for t in finished:
         by_task[t.part, t.task].append(t.reward)
     if len(by_task) > 1:
-        metrics["reward_low"], metrics["reward_high"] = mean_interval(list(by_task.values()))
+        interval = mean_interval(list(by_task.values()), reward_range)
+        metrics["reward_low"], metrics["reward_high"] = interval
     if spreads:
         metrics["reward_std"] = fmean(spreads)
         equal = EQUAL * max(abs(t.reward) for t in finished)

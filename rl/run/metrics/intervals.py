@@ -86,7 +86,9 @@ def _wilson(p: float, n: float) -> tuple[float, float]:
     return min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half))
 
 
-def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
+def mean_interval(
+    by_task: Sequence[Sequence[float]], possible: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float, float]:
     """The 95% interval of the mean over all episodes, for the population of such tasks.
 
     Only tasks are independent; the episodes of one task are correlated. The standard error is
@@ -94,19 +96,22 @@ def mean_interval(by_task: Sequence[Sequence[float]]) -> tuple[float, float]:
 
     Args:
         by_task: the values of each task's episodes.
+        possible: the least and the greatest possible mean, at which the interval ends. They are
+            ignored if the mean lies outside of them.
 
     Returns:
-        The lower and upper bound. With fewer than two tasks, both are infinite.
+        The lower and upper bound. With fewer than two tasks, both are those of ``possible``.
     """
     tasks = [values for values in by_task if values]
     count = sum(map(len, tasks))
     if len(tasks) < 2:
-        return -math.inf, math.inf
+        return possible
     mean = sum(map(sum, tasks)) / count
+    least, most = possible if possible[0] <= mean <= possible[1] else (-math.inf, math.inf)
     squares = sum(sum(value - mean for value in values) ** 2 for values in tasks)
     error = math.sqrt(squares * len(tasks) / (len(tasks) - 1)) / count
     half = _t_95(len(tasks) - 1) * error
-    return mean - half, mean + half
+    return max(least, mean - half), min(most, mean + half)
 
 
 def _t_95(degrees: int) -> float:

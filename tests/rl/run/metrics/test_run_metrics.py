@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,16 @@ def test_tasks_of_many_episodes_are_single_observations():
     assert mean_interval([[0.0, 1.0]]) == (-math.inf, math.inf)
 
 
+def test_the_interval_of_the_reward_ends_at_the_range_of_returns():
+    nearly = [[1.0], [1.0], [1.0], [0.5]]
+    low, high = mean_interval(nearly)
+    assert high > 1
+    assert mean_interval(nearly, (0.0, 1.0)) == (low, 1.0)
+    assert mean_interval([[-v[0]] for v in nearly], (-1.0, 0.0)) == (-1.0, -low)
+    assert mean_interval(nearly, (2.0, 3.0)) == (low, high), "no range of these values"
+    assert mean_interval([[0.5, 1.0]], (0.0, 1.0)) == (0.0, 1.0)
+
+
 @pytest.mark.parametrize(("tasks", "episodes"), [(32, 8), (64, 8), (128, 1)])
 def test_the_interval_covers_the_mean_over_tasks(tasks, episodes):
     random = np.random.default_rng(0)
@@ -93,6 +104,16 @@ def episode(sampled, rewards, *, scores=None, reason="stop_token", calls=(), **e
         turns[-1].finish_reason = reason
         turns[-1].tool_calls = list(calls)
     return Trajectory("toy-v0", {}, 0, 0, 0, [segment], turns, **(ending or {"terminated": True}))
+
+
+def test_the_interval_of_a_steps_reward_stays_in_the_environments_range():
+    groups = [
+        TrajectoryGroup([replace(episode([1], [{"a": r}]), task=i)])
+        for i, r in enumerate([1.0, 1.0, 0.5])
+    ]
+    assert rollout_metrics(groups)["reward_high"] > 1
+    metrics = rollout_metrics(groups, reward_range=(0.0, 1.0))
+    assert (metrics["reward_high"], metrics["reward"]) == (1.0, pytest.approx(2.5 / 3))
 
 
 def test_rollout_metrics_by_hand():
