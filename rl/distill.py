@@ -18,7 +18,7 @@ from rl.distillation.selection import Keep, Pairs, parse_conditions
 from rl.errors import RunFailure, UsageError
 from rl.files import claimed_folder, replace_text
 from rl.run.process.command import answer, report, run_command
-from rl.run.splits import check_splits
+from rl.run.splits import check_splits, check_warm_start
 from rl.settings.groups import at_least
 from rl.settings.parsing.from_python import from_python
 from rl.settings.run import RunConfig, run_path
@@ -99,6 +99,7 @@ async def distill(config: DistillConfig) -> dict[str, object]:
     folder = run_path(config.out, config)
     with claimed_folder(folder, (CONVERSATIONS, PAIRS, RESULT)):
         check_splits(config)
+        check_warm_start(config)
         # Imports torch: a wrong setting is reported before that.
         from rl.runtime import open_runtime
 

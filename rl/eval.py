@@ -19,7 +19,7 @@ from rl.run.evaluation_table import suite_text, table_text
 from rl.run.process.activity import Activities
 from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
-from rl.run.splits import Played, tasks_to_play
+from rl.run.splits import Played, check_warm_start, tasks_to_play
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.models import find_model
 from rl.settings.parsing.files import as_values
@@ -56,6 +56,7 @@ async def evaluate(
         UsageError: the data, the model or an option of the environment is unusable.
     """
     played = tasks_to_play(config)
+    check_warm_start(config)
     times = f", each {config.episodes} times" if config.episodes > 1 else ""
     screen.report(f"playing {played}{times}, policy {config.policy.name}")
     # These load torch; the first lines do not wait for it.

@@ -20,7 +20,7 @@ from rl.files import claimed_folder
 from rl.run.process.activity import Activities
 from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
-from rl.run.splits import check_splits
+from rl.run.splits import check_splits, check_warm_start
 from rl.run.training_log import TrainingLog
 from rl.settings.run import run_path
 from rl.settings.sft import SFTConfig
@@ -54,6 +54,7 @@ async def _finetune(
     config: SFTConfig, folder: Path, screen: Screen, callbacks: Sequence[Callback]
 ) -> dict[str, object]:
     check_splits(config)
+    check_warm_start(config)
     _check_data(config.data)
     # Imports torch: a wrong setting is reported before that.
     from rl.learner.local import LocalLearner

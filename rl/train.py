@@ -24,7 +24,7 @@ from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import exit_process, run_in_time
 from rl.run.process.command import INTERRUPTED, run_command
 from rl.run.process.host import COMMAND, Host
-from rl.run.splits import check_splits
+from rl.run.splits import check_splits, check_warm_start
 from rl.settings.parsing.files import as_values
 from rl.settings.parsing.plain import to_plain, without_secrets
 from rl.settings.run import run_path
@@ -221,9 +221,7 @@ async def _learn(
         agreement = await trainer.shape(step, groups)
     # In threads, also the files: episodes that are played ahead continue.
     metrics: dict[str, Any] = {"step": step}
-    metrics |= await asyncio.to_thread(
-        rollout_metrics, groups, trainer.runtime.success_score
-    )
+    metrics |= await asyncio.to_thread(rollout_metrics, groups, trainer.runtime.success_score)
     metrics |= await trainer.runtime.service_metrics.take()
     with phase("write"):
         write = partial(trainer.folder.write_trajectories, step, groups)
@@ -371,9 +369,11 @@ def _check(config: TrainConfig, report: Callable[[str], None]) -> None:
     """Check the data's splits and the memory that the run needs.
 
     Raises:
-        UsageError: a split is empty, or the run cannot fit into the GPU's memory.
+        UsageError: a split is empty, model=tiny has no demonstrator, or the run cannot fit into the
+            GPU's memory.
     """
     check_splits(config)
+    check_warm_start(config)
     from rl.planning.check import check_memory  # loads torch
 
     check_memory(config, report)

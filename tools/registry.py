@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
-import os
 import re
 import sys
 from collections import Counter
@@ -18,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -58,7 +58,7 @@ def installed(group: str) -> metadata.EntryPoints:
     changed = []
     for folder in sys.path:
         with suppress(OSError):
-            changed.append((folder, os.stat(folder or ".").st_mtime_ns))
+            changed.append((folder, Path(folder).stat().st_mtime_ns))
     return _entry_points(tuple(changed)).select(group=group)
 
 

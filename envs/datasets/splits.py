@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Generic, TypeVar
 
@@ -46,15 +46,28 @@ class Dataset(Generic[TaskT]):
     carved: tuple[int, int] | None = None
     """Number of train rows that were moved to validation, and number of all train rows. None if
     the rows name a validation split, or no split at all."""
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By split: for each row that was left out with a reason, the reason."""
+
+    def reasons(self, split: str) -> Sequence[str]:
+        """The reasons of the rows that one split, or all splits, left out."""
+        if split == ALL:
+            return [reason for reasons in self.left_out.values() for reason in reasons]
+        return self.left_out.get(split, ())
 
     def split(self, name: str) -> Sequence[TaskT]:
         """The tasks of one split, or of all splits. Every call returns the same object.
 
-        If rows were moved from train to validation, this is logged once.
+        A warning, once, reports rows of the split that are left out, and rows that were moved from
+        train to validation.
 
         Raises:
             EmptySplit: the split has no tasks.
         """
+        if reasons := self.reasons(name):
+            played = self.tasks if name == ALL else self.splits.get(name, ())
+            num_rows = len(played) + len(reasons)
+            _report_left_out(self.source, name, len(reasons), num_rows, reasons[0])
         if name == ALL:
             return self.tasks
         if self.carved is not None and name in ("train", "validation"):
@@ -89,7 +102,10 @@ def split_of(row: Row, key: str) -> str:
 
 
 def arrange(
-    found: Iterable[tuple[Row, str, TaskT]], source: str, num_rows: int = 0
+    found: Iterable[tuple[Row, str, TaskT]],
+    source: str,
+    num_rows: int = 0,
+    left_out: Iterable[tuple[Row, str, str]] = (),
 ) -> Dataset[TaskT]:
     """Assign tasks to splits.
 
@@ -97,6 +113,7 @@ def arrange(
         found: for each task: its row, the row's key, and the task.
         source: name of the source, for messages.
         num_rows: number of rows, including rows that cannot be tasks. 0 means the number of tasks.
+        left_out: for each row that is left out: the row, the row's key, and the reason.
 
     Raises:
         ValueError: as :func:`split_of`.
@@ -113,7 +130,10 @@ def arrange(
     splits: dict[str, list[TaskT]] = {}
     for task, split in zip(tasks, chosen, strict=True):
         splits.setdefault(split, []).append(task)
-    return Dataset(source, tasks, splits, named, num_rows or len(tasks), carved)
+    without: dict[str, list[str]] = {}
+    for row, key, reason in left_out:
+        without.setdefault(split_of(row, key), []).append(reason)
+    return Dataset(source, tasks, splits, named, num_rows or len(tasks), carved, without)
 
 
 def _carve(keys: Sequence[str], chosen: list[str]) -> tuple[int, int] | None:
@@ -135,6 +155,16 @@ def _carve(keys: Sequence[str], chosen: list[str]) -> tuple[int, int] | None:
     for index in moved:
         chosen[index] = "validation"
     return len(moved), len(train)
+
+
+@cache
+def _report_left_out(source: str, split: str, count: int, num_rows: int, first: str) -> None:
+    """Log that rows of a split are left out, once per source and split."""
+    rows = "rows" if split == ALL else f"{split} rows"
+    logger.warning(
+        "%s: %d of %d %s are left out, because they cannot be tasks (the first: %s)",
+        *(source, count, num_rows, rows, first),
+    )
 
 
 @cache

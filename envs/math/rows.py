@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -15,7 +14,6 @@ from envs.math.gold_answers import unverifiable
 from envs.math.layouts import NoGold, task_of, unwrapped
 from envs.math.task import MathTask
 
-logger = logging.getLogger(__name__)
 OWN_INSTRUCTIONS = "question=prompt ground_truth=reward_model.ground_truth"
 """Value of the option ``columns`` with which math-v0 reads verl's rows and adds its own answer
 format to every prompt."""
@@ -37,39 +35,31 @@ def load_problems(source: str, columns: str = "") -> Dataset[MathTask]:
 def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask]:
     """The problems of rows that are already loaded; see :func:`load_problems`.
 
-    Rows whose gold answer cannot be verified are left out; a warning reports their number.
+    Rows whose gold answer cannot be verified are left out. ``Dataset.split`` reports their number.
 
     Raises:
         ValueError: as :func:`load_problems`, or no row has a gold answer.
     """
-    found, without, num_rows = list[tuple[Row, str, MathTask]](), list[NoGold](), 0
+    found, without, num_rows = list[tuple[Row, str, MathTask]](), list[tuple[Row, str, str]](), 0
     for given in rows:
         row = unwrapped(given)
         num_rows += 1
         try:
             task = task_of(row)
         except NoGold as error:
-            without.append(error)
+            without.append((row, row.where, str(error)))
             continue
         own_prompt = is_verl(given) and asks_for_answer(task.question)
         found.append((row, task.question, replace(task, own_prompt=own_prompt)))
     bad = unverifiable(task.answer for _, _, task in found)
     without += [
-        NoGold(f"{task.where}: math-verify cannot read the gold answer {task.answer!r:.60}")
-        for _, _, task in found
+        (row, key, f"{task.where}: math-verify cannot read the gold answer {task.answer!r:.60}")
+        for row, key, task in found
         if task.answer in bad
     ]
     found = [one for one in found if one[2].answer not in bad]
     if without and not found:
-        raise without[0]
-    if without:
-        logger.warning(
-            "%s: %d of %d rows are left out, whose gold answers cannot be compared (the first: %s)",
-            source,
-            len(without),
-            num_rows,
-            without[0],
-        )
+        raise NoGold(without[0][2])
     num_own = sum(task.own_prompt for _, _, task in found)
     report_own_prompts(num_own, num_rows, source, "math-v0", OWN_INSTRUCTIONS)
-    return arrange(found, source, num_rows)
+    return arrange(found, source, num_rows, without)

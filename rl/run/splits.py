@@ -12,6 +12,7 @@ import envs
 from envs.datasets.options import RowOptions, dataset_of
 from envs.datasets.splits import ALL, EmptySplit
 from envs.mixture.parts import MixOptions, Part
+from rl.data.demonstrators import ANOTHER_MODEL, NoDemonstrations, check_demonstrator
 from rl.errors import UsageError
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.files import read_run
@@ -65,6 +66,23 @@ def check_splits(config: RunConfig) -> None:
         check_split(config, "train")
 
 
+def check_warm_start(config: RunConfig) -> None:
+    """Check that ``model=tiny``, if the command needs it, has a demonstrator.
+
+    Raises:
+        UsageError: the environment has no demonstrator.
+    """
+    if config.model != "tiny" or not config.loads_model:
+        return
+    env = envs.make_from(config.env.env_id, config.env.options)
+    try:
+        check_demonstrator(env)
+    except NoDemonstrations as error:
+        raise UsageError(f"{error}, {ANOTHER_MODEL}") from error
+    finally:
+        env.close()
+
+
 def tasks_to_play(config: EvaluateConfig) -> Played:
     """Determine the tasks that an evaluation plays.
 
@@ -93,8 +111,10 @@ def tasks_to_play(config: EvaluateConfig) -> Played:
     else:
         what = f"rows (no row names a split: these are for {split} by a hash)"
     there = check_split(config, split, "; split=all plays every row")
-    of = there if data.named and split != ALL else data.num_rows
-    if split == ALL and there < of:
+    of = data.num_rows
+    if data.named and split != ALL:
+        of = there + len(data.reasons(split))
+    if there < of and (data.named or split == ALL):
         what += f"; {of - there} cannot be tasks"
     return Played(split, min(config.tasks or there, there), of, what)
 
@@ -108,6 +128,8 @@ def _trained_on_them(config: EvaluateConfig) -> str:
         run = read_run(str(checkpoints.parent), "model")
     except UsageError:
         return ""  # No run made the model: its training rows are unknown.
+    if run.get("data", "demonstrations") != "demonstrations":
+        return ""  # rl.sft learned from a file of conversations.
     trained = run.get("env.tasks", "")
     same = trained == options.tasks or Path(trained).absolute() == Path(options.tasks).absolute()
     if not same or run.get("env") != config.env.env_id:

@@ -18,7 +18,7 @@ from agents.completion import SamplingParams
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.renderer import Renderer
 from agents.torch_thread import TorchThread
-from rl.data.demonstrations import NoDemonstrations
+from rl.data.demonstrators import ANOTHER_MODEL, NoDemonstrations
 from rl.errors import UsageError
 from rl.external.collector import make_collector
 from rl.learner.lora import check_lora
@@ -361,8 +361,7 @@ async def _model_path(
             count=activities.counted,
         )
     except NoDemonstrations as error:
-        without = "or take another model than model=tiny: model=FOLDER or a Hugging Face id"
-        raise UsageError(f"{error}, {without}") from error
+        raise UsageError(f"{error}, {ANOTHER_MODEL}") from error
     return str(made)
 
 

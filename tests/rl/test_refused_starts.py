@@ -71,6 +71,20 @@ def test_a_missing_file_of_conversations_is_named_before_torch_is_loaded(tmp_pat
     )
 
 
+@pytest.mark.parametrize("module", ["rl.train", "rl.eval", "rl.sft"])
+def test_a_missing_demonstrator_is_named_before_torch_is_loaded(module, tmp_path):
+    rows = [{"question": f"{i} + 1?", "answer": i + 1, "split": "train"} for i in range(5)]
+    rows += [{**row, "split": "test"} for row in rows]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = without_torch(module, "env=math", "env.tasks=rows.jsonl", "out=out", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "error: math-v0 has no demonstrator to imitate: write MathEnv.demonstrator, or take "
+        "another model than model=tiny: model=FOLDER or a Hugging Face id"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_mistyped_tool_is_named_before_torch_is_loaded(tmp_path):
     words = ["env=math", "env.tools=calculater"]
     done = without_torch("rl.train", *words, cwd=tmp_path)

@@ -182,8 +182,11 @@ def test_rows_without_an_answer_are_left_out_and_counted(caplog):
     data = problems_from(load_rows(rows))
     assert [task.answer for task in data.tasks] == ["7"]
     assert data.num_rows == 3
+    assert not caplog.messages, "the rows of a split are reported where the split is used"
+    data.split("all")
+    data.split("all")
     [said] = caplog.messages
-    assert said.startswith("rows: 2 of 3 rows are left out, whose gold answers cannot be compared")
+    assert said.startswith("rows: 2 of 3 rows are left out, because they cannot be tasks")
 
 
 def test_gold_answers_that_cannot_be_verified_are_found_at_load(caplog):
@@ -192,9 +195,22 @@ def test_gold_answers_that_cannot_be_verified_are_found_at_load(caplog):
     data = problems_from(load_rows(rows))
     assert [task.answer for task in data.tasks] == ["7", r"\frac{\pi}{3}", r"\angle ABC"]
     assert data.num_rows == 6
+    data.split("all")
     [said] = caplog.messages
-    assert said.startswith("rows: 3 of 6 rows are left out, whose gold answers cannot be compared")
+    assert said.startswith("rows: 3 of 6 rows are left out, because they cannot be tasks")
     assert r"row 1: math-verify cannot read the gold answer '0.\\overline{3}'" in said
+
+
+def test_rows_that_are_left_out_are_reported_with_their_own_split_only(caplog):
+    rows = [{"problem": f"p{i}", "answer": "7", "split": "train"} for i in range(20)]
+    rows += [{"problem": f"t{i}", "answer": "7", "split": "test"} for i in range(3)]
+    rows[4]["answer"] = r"0.\overline{3}"
+    data = problems_from(load_rows(rows), "of the train split")
+    assert len(data.split("test")) == 3
+    assert not caplog.messages
+    assert len(data.split("train")) + len(data.split("validation")) == 19
+    assert "of the train split: 1 of" in caplog.messages[0]
+    assert "train rows are left out" in caplog.messages[0]
 
 
 def test_only_doubtful_gold_answers_cost_a_process(monkeypatch):

@@ -107,6 +107,27 @@ def test_an_evaluation_on_training_rows_is_noted(tmp_path, monkeypatch):
     assert seen not in str(tasks_to_play(config(EvaluateConfig, other)))
 
 
+def test_a_model_that_learned_from_conversations_was_not_trained_on_the_rows(tmp_path):
+    best = tmp_path / "run" / "checkpoints" / "best"
+    best.mkdir(parents=True)
+    (best / "config.json").write_text("{}")
+    rows, record = benchmark(tmp_path), best.parents[1] / "config.json"
+    for data, seen in (("chats.jsonl", False), ("demonstrations", True)):
+        record.write_text(json.dumps(to_plain(config(SFTConfig, rows, f"data={data}"))))
+        played = str(tasks_to_play(config(EvaluateConfig, rows, f"model={best}")))
+        assert ("this model was trained on" in played) == seen, data
+
+
+def test_rows_of_a_named_split_that_cannot_be_tasks_are_counted(tmp_path, caplog):
+    folder = gsm8k(tmp_path / "gsm8k", train=40, test=30)
+    with (folder / "test.jsonl").open("a") as file:
+        file.write(json.dumps({"question": "?", "answer": r"#### 0.\overline{3}"}) + "\n")
+    played = tasks_to_play(config(EvaluateConfig, folder))
+    assert str(played) == "30 of 31 test rows; 1 cannot be tasks"
+    assert "1 of 31 test rows are left out" in caplog.text
+    assert "no validation split" not in caplog.text
+
+
 def test_rows_that_name_their_split_are_counted_within_it(tmp_path):
     folder = gsm8k(tmp_path / "gsm8k", train=40, test=600)
     assert str(tasks_to_play(config(EvaluateConfig, folder))) == "600 of 600 test rows"
