@@ -59,11 +59,12 @@ def installed(group: str) -> metadata.EntryPoints:
     for folder in sys.path:
         with suppress(OSError):
             changed.append((folder, Path(folder).stat().st_mtime_ns))
-    return _entry_points(tuple(changed)).select(group=group)
+    found: metadata.EntryPoints = _entry_points(tuple(changed)).select(group=group)
+    return found
 
 
 @lru_cache(maxsize=1)
-def _entry_points(changed: tuple[tuple[str, int], ...]) -> metadata.EntryPoints:
+def _entry_points(changed: tuple[tuple[str, int], ...]) -> Any:
     """All entry points. ``changed`` has the folders and the times of their last change."""
     return metadata.entry_points()
 

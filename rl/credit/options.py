@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import fields
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from tools.registry import closest
 
@@ -46,7 +46,7 @@ def require(key: str, value: Any, fine: bool, expected: str) -> None:
 
 
 @cache
-def _hints_of(kind: type[Any]) -> dict[str, Any]:
+def _hints_of(kind: Hashable) -> dict[str, Any]:
     """The types of a class's fields. They are computed once, as each start makes many objects."""
     return typing.get_type_hints(kind)
 
@@ -57,7 +57,7 @@ def check_fields(settings: Any) -> None:
     Raises:
         ValueError: a field has an invalid value; the message names the field.
     """
-    hints = _hints_of(type(settings))
+    hints = _hints_of(cast(Hashable, type(settings)))
     for field in fields(settings):
         key, value, hint = field.name, getattr(settings, field.name), hints[field.name]
         require(key, value, not isinstance(value, float) or math.isfinite(value), "finite")

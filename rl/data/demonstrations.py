@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,7 +13,22 @@ import envs
 from envs.env import EnvOptions
 from envs.token_budget import without_budget
 from rl.data.conversations import Conversation, Exchange
-from rl.data.demonstrators import Demonstrated, no_demonstrations
+
+
+class NoDemonstrations(ValueError):
+    """Raised when an environment has no demonstrations. Callers add advice to the message."""
+
+
+@runtime_checkable
+class Demonstrated(Protocol):
+    """An environment with recorded conversations instead of a scripted policy."""
+
+    def conversations(self, tasks: Sequence[int], seed: int) -> list[Conversation]:
+        """The conversations of ``tasks``.
+
+        Conversations from a file have no tasks; then all are returned.
+        """
+        ...
 
 
 async def demonstrate(
@@ -73,7 +88,9 @@ async def _episode(
     try:
         demonstrator = env.demonstrator(rng)
     except NotImplementedError as error:
-        raise no_demonstrations(env) from error
+        raise NoDemonstrations(
+            f"{env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator"
+        ) from error
     spoken: dict[str, list[Exchange]] = {}
     rules: dict[str, str | None] = {}
     tools: dict[str, tuple[Mapping[str, Any], ...]] = {}

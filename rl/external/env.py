@@ -99,7 +99,7 @@ class AgentEnv(TextEnv[Any, None]):
         """
         # Imports transformers: help texts and option errors come before that.
         from rl.data.conversations import conversation_of, read_conversations
-        from rl.data.demonstrators import NoDemonstrations
+        from rl.data.demonstrations import NoDemonstrations
 
         source, key = self.demonstrations, "env.demonstrations"
         if not source:

@@ -20,6 +20,7 @@ from rl.learner.model import load_model
 from rl.preferences.config import PreferenceConfig
 from rl.rollout.task_order import TaskOrder
 from rl.run.metrics.intervals import PassRate, pass_rate
+from rl.run.process.cores import report_busy
 from rl.run.screen import Screen
 from rl.run.training_log import TrainingLog
 from rl.runtime.imitation import check_lengths
@@ -82,12 +83,13 @@ def open_material(
     Args:
         config: the settings, which name the model and the data.
         read: reads the rows of a file.
-        report: called with a line about the number of rows.
+        report: called with lines for the user.
 
     Raises:
         UsageError: the model or the data cannot be used with the settings.
     """
     transformers_logging.disable_progress_bar()
+    report_busy(config.num_threads, report)
     torch.set_num_threads(config.num_threads)
     try:
         texts = read(config.data)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 import envs
 from envs.datasets.options import RowOptions, dataset_of
 from envs.datasets.splits import ALL, EmptySplit
 from envs.mixture.parts import MixOptions, Part
-from rl.data.demonstrators import ANOTHER_MODEL, NoDemonstrations, check_demonstrator
 from rl.errors import UsageError
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.files import read_run
@@ -67,18 +68,27 @@ def check_splits(config: RunConfig) -> None:
 
 
 def check_warm_start(config: RunConfig) -> None:
-    """Check that ``model=tiny``, if the command needs it, has a demonstrator.
+    """Check that ``model=tiny``, if the command needs it, has a demonstrator to imitate.
 
     Raises:
-        UsageError: the environment has no demonstrator.
+        UsageError: the environment has no demonstrator. A demonstrator that needs a running
+            episode passes.
     """
     if config.model != "tiny" or not config.loads_model:
         return
     env = envs.make_from(config.env.env_id, config.env.options)
+    if hasattr(env, "conversations"):
+        return  # Recorded conversations take the place of a demonstrator.
     try:
-        check_demonstrator(env)
-    except NoDemonstrations as error:
-        raise UsageError(f"{error}, {ANOTHER_MODEL}") from error
+        env.demonstrator(np.random.default_rng(0))
+    except NotImplementedError as error:
+        raise UsageError(
+            f"{env.env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator, "
+            f"or take another model than model=tiny: model=FOLDER or a Hugging Face id"
+        ) from error
+    except Exception:
+        # Without an episode, the author's code may raise anything.
+        return
     finally:
         env.close()
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -18,7 +18,7 @@ from agents.completion import SamplingParams
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.renderer import Renderer
 from agents.torch_thread import TorchThread
-from rl.data.demonstrators import ANOTHER_MODEL, NoDemonstrations
+from rl.data.demonstrations import NoDemonstrations
 from rl.errors import UsageError
 from rl.external.collector import make_collector
 from rl.learner.lora import check_lora
@@ -36,7 +36,9 @@ from rl.run.metrics.intervals import PassRate, pass_rate_of_tasks
 from rl.run.metrics.service_metrics import ServiceMetrics
 from rl.run.process.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.process.closing import InTime, at_end
+from rl.run.process.cores import report_busy
 from rl.runtime.deterministic import deterministic_kernels
+from rl.runtime.isolation import Confining, check_isolation
 from rl.runtime.model import cores_of_learner, device_of, dtype_of, load_tokenizer
 from rl.runtime.notices import no_tools, rules_twice
 from rl.runtime.partner import open_partners
@@ -202,7 +204,7 @@ async def open_runtime(
     """
     activities = activities or Activities()
     async with AsyncExitStack() as stack:
-        device, lora = _prepare(config, stack)
+        device, lora = _prepare(config, report, stack)
         thread = TorchThread(cores_of_learner(config, own_weights))
         closes = at_end(thread.close, "the torch thread", activities, config.close_s)
         await stack.enter_async_context(closes)
@@ -284,7 +286,9 @@ async def open_services(
         return await stack.enter_async_context(InTime(opened, what, activities, config.close_s))
 
 
-def _prepare(config: RunConfig, stack: AsyncExitStack) -> tuple[torch.device, LoraConfig]:
+def _prepare(
+    config: RunConfig, report: Callable[[str], None], stack: AsyncExitStack
+) -> tuple[torch.device, LoraConfig]:
     """Check the policy and the adapter, and set up torch for this process.
 
     Returns:
@@ -302,6 +306,8 @@ def _prepare(config: RunConfig, stack: AsyncExitStack) -> tuple[torch.device, Lo
     except ValueError as error:
         raise UsageError(str(error)) from error
     transformers_logging.disable_progress_bar()
+    if device.type == "cpu":
+        report_busy(config.num_threads, report)
     # Only the torch thread computes on several cores.
     torch.set_num_threads(1)
     return device, lora
@@ -361,39 +367,6 @@ async def _model_path(
             count=activities.counted,
         )
     except NoDemonstrations as error:
-        raise UsageError(f"{error}, {ANOTHER_MODEL}") from error
+        without = "or take another model than model=tiny: model=FOLDER or a Hugging Face id"
+        raise UsageError(f"{error}, {without}") from error
     return str(made)
-
-
-@runtime_checkable
-class Confining(Protocol):
-    """A service that runs programs and reports how well they are isolated from this machine."""
-
-    @property
-    def backend(self) -> str:
-        """The backend that confines the programs."""
-        ...
-
-    @property
-    def isolation(self) -> str:
-        """The strength of the isolation; "none" if there is none."""
-        ...
-
-
-def check_isolation(
-    config: RunConfig, services: Mapping[str, Any], report: Callable[[str], None]
-) -> None:
-    """Report the isolation of services. Refuse to run a model's programs without isolation.
-
-    Raises:
-        UsageError: a service has no isolation, and ``allow_unsafe`` is false.
-    """
-    for name, service in services.items():
-        if not isinstance(service, Confining):
-            continue
-        report(f"{name}: {service.backend}, isolation {service.isolation}")
-        if service.isolation == "none" and not config.allow_unsafe:
-            raise UsageError(
-                f"{name} ({service.backend}) would run a model's programs with no isolation: "
-                f"choose another backend, or give allow_unsafe=true"
-            )

@@ -6,8 +6,7 @@ import logging
 
 from agents.segment import Segment
 from rl.data.conversations import read_conversations
-from rl.data.demonstrations import demonstrate
-from rl.data.demonstrators import NoDemonstrations
+from rl.data.demonstrations import NoDemonstrations, demonstrate
 from rl.errors import UsageError
 from rl.runtime.imitation import check_lengths
 from rl.runtime.runtime import Runtime

@@ -1,8 +1,9 @@
-"""The number of cores that this process may use, and how long OpenMP's threads spin."""
+"""The cores that this process may use, other work on them, and how long OpenMP's threads spin."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -23,6 +24,16 @@ def usable_cores() -> int:
     if asked.isdecimal():
         bounds.append(int(asked))
     return max(1, min(bounds))
+
+
+def report_busy(threads: int, report: Callable[[str], None]) -> None:
+    """Report a line if ``threads`` share a machine whose load average is above its cores."""
+    load, there = os.getloadavg()[0], os.cpu_count() or 1
+    if threads > 1 and load > there:
+        report(
+            f"the machine is busy (load average {load:.1f}, {there} cores): {threads} threads wait "
+            f"for each other and can take several times as long as one; try threads=1"
+        )
 
 
 def bound_spinning() -> None:

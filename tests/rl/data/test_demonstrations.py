@@ -9,8 +9,7 @@ import rl.sft
 import rl.train
 from envs.env import EnvOptions
 from envs.support.env import SupportOptions
-from rl.data.demonstrations import demonstrate
-from rl.data.demonstrators import NoDemonstrations
+from rl.data.demonstrations import NoDemonstrations, demonstrate
 
 
 async def test_demonstrations_depend_on_their_seed_alone():

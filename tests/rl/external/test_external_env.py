@@ -8,8 +8,7 @@ import pytest
 
 import envs
 from envs.episode import EnvFailure
-from rl.data.demonstrations import demonstrate
-from rl.data.demonstrators import NoDemonstrations
+from rl.data.demonstrations import NoDemonstrations, demonstrate
 from rl.errors import UsageError
 from rl.external.env import AgentEnv, AgentOptions
 from rl.external.program import open_program

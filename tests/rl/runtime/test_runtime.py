@@ -7,10 +7,12 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 from transformers import AutoTokenizer
 
 from agents.completion import FinishReason, SamplingParams
+from rl.errors import UsageError
 from rl.runtime import open_runtime
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.command_line import parse
@@ -27,6 +29,19 @@ async def test_threads_reach_the_policy(toy_model, monkeypatch):
             assert runtime.policy._worker.call(torch.get_num_threads) == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+async def test_a_run_on_a_busy_machine_reports_it_before_the_model_is_loaded(
+    tmp_path, monkeypatch, threads
+):
+    monkeypatch.setattr("os.getloadavg", lambda: (1e6, 0.0, 0.0))
+    config = _config(f"model={tmp_path}", f"threads={threads}", f"out={tmp_path}")
+    lines = []
+    with pytest.raises(UsageError, match="has no config"):
+        async with open_runtime(config, lines.append):
+            pass
+    assert ["try threads=1" in line for line in lines] == [True] * (threads > 1)
 
 
 def _config(*words):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rl.run.process import cores
-from rl.run.process.cores import usable_cores
+from rl.run.process.cores import report_busy, usable_cores
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.command_line import parse
 
@@ -101,3 +101,19 @@ def test_threads_are_all_usable_cores_unless_they_are_given(machine):
         return config.num_threads
 
     assert (threads(), threads("threads=2")) == (16, 2)
+
+
+@pytest.mark.parametrize(
+    ("threads", "load", "reported"), [(2, 4.1, True), (2, 3.9, False), (1, 20.0, False)]
+)
+def test_a_busy_machine_is_reported_if_several_threads_share_it(
+    monkeypatch, threads, load, reported
+):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    lines = []
+    report_busy(threads, lines.append)
+    assert lines == reported * [
+        "the machine is busy (load average 4.1, 4 cores): 2 threads wait for each other and can "
+        "take several times as long as one; try threads=1"
+    ]
