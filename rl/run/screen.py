@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -14,6 +16,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from rl.errors import RunFailure
 from rl.files import writing
 from rl.run.metrics.no_gradient import REASONS, cause_in, no_gradient_of
 from rl.tracking.sink import RunInfo, Sink, SinkOptions
@@ -21,6 +24,8 @@ from rl.tracking.sink import RunInfo, Sink, SinkOptions
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 10.0
 """Seconds between two lines about a progress bar, if the output is not a terminal."""
+_LONGEST_PAUSE = 16
+"""Lines about a bar that does not move become rarer, up to this multiple of their interval."""
 WARN_AT = (3, 10, 30, 100, 300, 1000)
 """Numbers of consecutive steps without a gradient at which the screen shows what to try."""
 
@@ -30,7 +35,7 @@ class Screen:
 
     Args:
         stream: the output, stderr by default. On a terminal, bars are live. Elsewhere, a line shows
-            the count every few seconds.
+            the count every few seconds, and more rarely while nothing is counted.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -38,11 +43,19 @@ class Screen:
         self._live: Live | None = None
         self._bars: dict[str, tuple[int, int]] = {}
         self._counted_at = time.monotonic()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._waits: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4, transient=False)
             self._live.start()
+        else:
+            self._waits = threading.Thread(
+                target=self._show_waits, name="turnwise-screen", daemon=True
+            )
+            self._waits.start()
         return self
 
     def __exit__(
@@ -51,10 +64,14 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bars.clear()
+        with self._lock:
+            self._bars.clear()
         if self._live is not None:
             self._live.update(self._shown())
             self._live.stop()
+        if self._waits is not None:
+            self._over.set()
+            self._waits.join(PLAIN_EVERY_S)
 
     def report(self, text: str) -> None:
         """Print a line, which stays on the screen.
@@ -67,10 +84,11 @@ class Screen:
 
     def count(self, what: str, done: int, total: int) -> None:
         """Show ``done`` of ``total`` as a progress bar. The bar disappears when all are done."""
-        begun = what not in self._bars
-        self._bars[what] = (done, total)
-        if done >= total:
-            del self._bars[what]
+        with self._lock:
+            begun = what not in self._bars
+            self._bars[what] = (done, total)
+            if done >= total:
+                del self._bars[what]
         if self._live is not None:
             self._live.update(self._shown(), refresh=begun)
         elif begun:
@@ -78,6 +96,24 @@ class Screen:
         elif time.monotonic() - self._counted_at >= PLAIN_EVERY_S:
             self._counted_at = time.monotonic()
             self.report(f"{what} {done}/{total}")
+
+    def _show_waits(self) -> None:
+        """Show counts that do not change: the first episode of a slow model can take minutes."""
+        shown: dict[str, tuple[int, int]] = {}
+        pause_s = PLAIN_EVERY_S
+        while not self._over.wait(PLAIN_EVERY_S / 10):
+            with self._lock:
+                bars = dict(self._bars)
+            if bars != shown:
+                shown, pause_s = bars, PLAIN_EVERY_S
+            if not bars or time.monotonic() - self._counted_at < pause_s:
+                continue
+            self._counted_at = time.monotonic()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE * PLAIN_EVERY_S)
+            # If the output is broken, the command's next line ends the command.
+            with suppress(RunFailure):
+                for what, (done, total) in bars.items():
+                    self.report(f"{what} {done}/{total}")
 
     def _shown(self) -> Group:
         """The live area below the lines, on a terminal. Its content is replaced at each update."""

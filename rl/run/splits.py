@@ -83,8 +83,9 @@ def check_warm_start(config: RunConfig) -> None:
         env.demonstrator(np.random.default_rng(0))
     except NotImplementedError as error:
         raise UsageError(
-            f"{env.env_id} has no demonstrator to imitate: write {type(env).__name__}.demonstrator, "
-            f"or take another model than model=tiny: model=FOLDER or a Hugging Face id"
+            f"{env.env_id} has no demonstrator to imitate: write "
+            f"{type(env).__name__}.demonstrator, or take another model than model=tiny: "
+            f"model=FOLDER or a Hugging Face id"
         ) from error
     except Exception:
         # Without an episode, the author's code may raise anything.

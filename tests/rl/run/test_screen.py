@@ -147,6 +147,33 @@ def test_without_a_terminal_a_line_says_now_and_then_how_far_it_is(monkeypatch):
     assert stream.getvalue().splitlines() == lines
 
 
+def test_without_a_terminal_a_count_that_waits_for_its_first_is_shown_ever_more_rarely(monkeypatch):
+    every_s = 0.05
+    monkeypatch.setattr("rl.run.screen.PLAIN_EVERY_S", every_s)
+    times = []
+
+    class Lines(io.StringIO):
+        def write(self, text):
+            times.extend([time.monotonic()] * text.count("\n"))
+            return super().write(text)
+
+    stream = Lines()
+    with Screen(stream) as screen:
+        assert stream.getvalue() == ""
+        begun = time.monotonic()
+        screen.count("test episodes", 0, 30)
+        while len(times) < 4 and time.monotonic() < begun + 30:
+            time.sleep(every_s / 5)
+    assert set(stream.getvalue().splitlines()) == {"test episodes 0/30"}
+    pauses = [after - before for before, after in zip([begun, *times], times, strict=False)]
+    assert all(
+        pause >= factor * every_s for pause, factor in zip(pauses, (1, 2, 4, 8), strict=False)
+    )
+    lines = len(times)
+    time.sleep(20 * every_s)
+    assert len(times) == lines, "a closed screen shows nothing"
+
+
 @pytest.mark.parametrize("command", ["rl.train", "rl.eval", "rl.sft"])
 def test_the_first_line_does_not_wait_for_torch(tmp_path, command):
     code = f"""
