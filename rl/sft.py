@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.data.json_lines import find_file
-from rl.data.roles import FORMAT
+from rl.data.json_lines import read_lines
+from rl.data.roles import FORMAT, check_roles
 from rl.errors import UsageError
 from rl.files import claimed_folder
 from rl.run.process.activity import Activities
@@ -113,15 +113,18 @@ async def _finetune(
 
 
 def _check_data(data: str) -> None:
-    """Report a missing file before a model is loaded.
+    """Check the file of conversations before a model is loaded or made.
 
     Raises:
-        UsageError: the file does not exist.
+        UsageError: the file does not exist, or a line has no messages with valid roles.
     """
     if data == "demonstrations":
         return
     try:
-        find_file(data, FORMAT, instead='"demonstrations"')
+        # A tokenizer is not needed yet: it reads the conversations later.
+        read_lines(
+            data, lambda row: check_roles(row["messages"]), FORMAT, instead='"demonstrations"'
+        )
     except ValueError as error:
         raise UsageError(str(error)) from error
 

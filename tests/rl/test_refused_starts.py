@@ -71,6 +71,15 @@ def test_a_missing_file_of_conversations_is_named_before_torch_is_loaded(tmp_pat
     )
 
 
+def test_a_file_without_conversations_is_named_before_the_warm_start(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    done = without_torch("rl.sft", "env=math", "data=rows.jsonl", "out=out", cwd=tmp_path)
+    assert done.returncode == 1
+    expected = 'error: rows.jsonl, line 1: expected {"messages": [...]} with user and assistant'
+    assert done.stderr.splitlines()[-1].startswith(expected)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("module", ["rl.train", "rl.eval", "rl.sft"])
 def test_a_missing_demonstrator_is_named_before_torch_is_loaded(module, tmp_path):
     rows = [{"question": f"{i} + 1?", "answer": i + 1, "split": "train"} for i in range(5)]
