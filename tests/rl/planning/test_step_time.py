@@ -188,6 +188,14 @@ def test_the_split_is_as_fast_as_the_best_of_all_splits(gpus, staleness, token_s
     assert found.setup.samplers + found.setup.ranks == gpus
 
 
+@pytest.mark.parametrize(("row_s", "token_s", "ranks"), [(0.5, 1e-6, 1), (1e-6, 0.5, 11)])
+def test_the_slower_side_gets_the_gpus(row_s, token_s, ranks):
+    work = Work(episodes(12), 1000.0, 50)
+    costs = replace(COSTS, row_s=row_s, learn_token_s=token_s, parameters=0.0)
+    found = place(work, costs, Setup(1, 1, 12, 1), Cluster(12, GPUS["h100"]))
+    assert found.setup.ranks == ranks
+
+
 def test_without_staleness_samplers_and_learner_take_turns_on_all_gpus():
     found = place(Work(episodes(), 1000.0, 50), COSTS, Setup(1, 1, 4), Cluster(8, GPUS["h100"], 2))
     assert (found.setup.samplers, found.setup.ranks, found.shares) == (4, 8, True)
