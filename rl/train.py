@@ -199,10 +199,7 @@ async def _record_step(
 
 def _speed(metrics: dict[str, Any], seconds: float) -> dict[str, float]:
     """The seconds of a step, and the sampled tokens per second."""
-    return {
-        "step_time": seconds,
-        "tokens_per_second": metrics["num_sampled_tokens"] / seconds,
-    }
+    return {"step_time": seconds, "tokens_per_second": metrics["num_sampled_tokens"] / seconds}
 
 
 async def _learn(

@@ -83,17 +83,25 @@ class Updater:
         """Episode and advantage of each token of the last update, or None if it had no token."""
         self.record: TokenRecord | None = None
         """What the last update computed about each token, or None if it had no token."""
+        self._make_models(model, optimizer, temperature, memory, packing)
+        trained, critic = self.model.parameters(), self.model.critic_parameters()
+        self.optimizer = Optimizer(trained, optimizer, critic, world)
+        self._generator = torch.Generator().manual_seed(0)
+
+    def _make_models(
+        self,
+        model: PreTrainedModel,
+        optimizer: OptimizerConfig,
+        temperature: float,
+        memory: MemoryConfig,
+        packing: bool,
+    ) -> None:
+        """Make the models that score tokens, and divide them among the ranks."""
+        algorithm, world = self.algorithm, self.world
         own, values = algorithm.value.critic == "model", algorithm.uses_values
-        self.model = ScoringModel(
-            *(model, temperature, own),
-            with_values=values,
-            memory=memory,
-            packing=packing,
-            world=world,
-        )
-        self.reference = make_reference(
-            model, algorithm, temperature, memory, packing=packing, world=world
-        )
+        shared: Any = {"memory": memory, "packing": packing, "world": world}
+        self.model = ScoringModel(model, temperature, own, with_values=values, **shared)
+        self.reference = make_reference(model, algorithm, temperature, **shared)
         """The initial model, or the model at the last refresh. None if the algorithm has no
         divergence."""
         own_reference = copied(self.reference)
@@ -105,21 +113,12 @@ class Updater:
         self.token_rewards: TokenRewards | None = None
         """The token reward model, or None if the algorithm has none."""
         if algorithm.token_rewards.kind != "none":
+            limit = self.max_tokens_per_micro_batch
             self.token_rewards = TokenRewards(
-                model,
-                algorithm,
-                optimizer,
-                temperature,
-                max_tokens_per_micro_batch,
-                memory,
-                packing,
-                world,
+                model, algorithm, optimizer, temperature, limit, **shared
             )
         # Last, because the models above are copies of the whole model.
         shard(self.model, self.reference)
-        trained, critic = self.model.parameters(), self.model.critic_parameters()
-        self.optimizer = Optimizer(trained, optimizer, critic, world)
-        self._generator = torch.Generator().manual_seed(0)
 
     def update(
         self,

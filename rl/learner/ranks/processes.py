@@ -218,7 +218,10 @@ class _Process:
 
     def epitaph(self) -> str:
         """How the process ended, in one line."""
-        line = f"rank {self.number} of the learner ended with exit code {self.process.poll()}"
+        code = self.process.poll()
+        line = f"rank {self.number} of the learner ended with exit code {code}"
+        if code is None or code < 0:
+            return line  # A signal ended it, whatever it printed before.
         try:
             with self._printed.open(errors="replace") as printed:
                 last = deque((text.strip() for text in printed if text.strip()), maxlen=1)

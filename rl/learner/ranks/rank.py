@@ -23,6 +23,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 import torch
+from transformers.utils import logging as transformers_logging
 
 from agents.torch_thread import TorchThread
 from rl.errors import RunFailure, UsageError
@@ -100,6 +101,7 @@ def main(descriptor: int) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     torch.set_num_threads(1)
+    transformers_logging.disable_progress_bar()
     asyncio.run(_serve(_Rank(partial(send, None)), calls, send))
 
 
