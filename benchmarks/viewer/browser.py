@@ -37,7 +37,10 @@ class Browser:
         async for message in self._socket:
             event = json.loads(message.data)
             if "id" in event:
-                self._answers.pop(event["id"]).set_result(event)
+                answer = self._answers.pop(event["id"])
+                # A caller whose deadline passed no longer waits.
+                if not answer.done():
+                    answer.set_result(event)
             elif event["method"] == "Runtime.exceptionThrown":
                 details = event["params"]["exceptionDetails"]
                 self.problems.append(details.get("exception", details).get("description", "error"))

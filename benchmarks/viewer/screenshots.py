@@ -1,10 +1,10 @@
 """Pictures of each view of the viewer, for the docs.
 
-    python -m benchmarks.viewer.screenshots RUNS RUN OTHER [docs/viewer]
+    python -m benchmarks.viewer.screenshots [runs/pictures] [docs/viewer]
 
-RUNS is a folder of runs, and RUN and OTHER are two of its runs. The command writes a PNG for each
-view of RUN, and ``problems.png``, the first page of OTHER. It fails if a view lacks its content.
-It needs Chromium.
+The command trains the runs of :data:`RUNS` in the first folder, except those that are already
+there, and writes a PNG for each view of ``search`` to the second; ``problems.png`` is the first
+page of ``search-cut``. It fails if a view lacks its content. It needs Chromium.
 """
 
 from __future__ import annotations
@@ -13,13 +13,34 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from aiohttp.test_utils import TestServer
 
+from benchmarks.viewer.broken_runs import train
 from benchmarks.viewer.browser import Browser, find_chromium, open_browser
 from rl.viewer.runs import Runs
 from rl.viewer.server import application
 
+RUNS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "search": ("healthy", {}),
+    "search-faster": ("healthy", {"optimizer.lr": 3e-3}),
+    "search-cut": ("cut answers", {"sampling.max_tokens": 12}),
+}
+"""The fault of each run, and the settings in which it differs from the others."""
+SETTINGS: Mapping[str, Any] = {
+    "env": "search-qa",
+    "steps": 8,
+    "prompts": 8,
+    "group_size": 8,
+    "sampling.max_tokens": 96,
+    "optimizer.lr": 1e-3,
+    "eval.every": 4,
+    "eval.tasks": 32,
+    "eval.test_tasks": 48,
+    "save_every": 8,
+}
+"""Settings of all runs. They begin with the cached model of ``model=tiny``."""
 WIDTH, HEIGHT = 1120, 700
 _SHOWN_S = 60.0
 CONTENT: Mapping[str, str] = {
@@ -49,6 +70,13 @@ def views(run: str, other: str, row: str) -> dict[str, str]:
         "timeline": f"#/run/{run}/timeline",
         "compare": f"#/run/{run}/compare/{other}",
     }
+
+
+def make_runs(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Train the runs that the folder lacks; ``settings`` are those of all runs."""
+    for name, (fault, changes) in RUNS.items():
+        if not (folder / name / "result.json").exists():
+            train(fault, folder / name, settings, changes)
 
 
 async def _picture(browser: Browser, link: str, view: str, path: Path) -> None:
@@ -94,13 +122,17 @@ async def write(runs: Runs, run: str, other: str, folder: Path) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) < 4:
+    words = sys.argv[1:]
+    if len(words) > 2 or any(word.startswith("-") for word in words):
         raise SystemExit(__doc__)
-    root, run, other = sys.argv[1:4]
-    folder = Path(sys.argv[4] if len(sys.argv) > 4 else "docs/viewer")
-    runs = Runs(Path(root))
-    asyncio.run(write(runs, run, other, folder))
-    runs.close()
+    root = Path(words[0] if words else "runs/pictures")
+    folder = Path(words[1] if len(words) > 1 else "docs/viewer")
+    make_runs(root, SETTINGS)
+    runs = Runs(root)
+    try:
+        asyncio.run(write(runs, "search", "search-cut", folder))
+    finally:
+        runs.close()
 
 
 if __name__ == "__main__":

@@ -81,12 +81,16 @@ def list_episodes(runs: Runs, parameters: Parameters) -> dict[str, Any]:
 
 
 def show_episode(runs: Runs, parameters: Parameters) -> dict[str, Any]:
-    """One episode, without its tokens, and the rows of its group."""
+    """One episode, without its tokens, the rows of its group, and whether it has neighbours."""
     run = _run(runs, parameters)
     row = _row(run, parameters)
     group = run.index.group(row.file, row.grp)
     episode = _drawn(read_episode(run.trajectories, row))
-    return episode | {"group": [member._asdict() for member in group]}
+    return episode | {
+        "group": [member._asdict() for member in group],
+        "previous": run.index.row(row.file, row.line - 1) is not None,
+        "next": run.index.row(row.file, row.line + 1) is not None,
+    }
 
 
 def show_tokens(runs: Runs, parameters: Parameters) -> dict[str, Any]:

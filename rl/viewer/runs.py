@@ -20,6 +20,8 @@ from rl.viewer.episodes.tokens import Decoder, decoder_of
 from rl.viewer.finding import Finding, Played, RunData
 from rl.viewer.findings import READ_STEPS, findings, read_played
 
+MAKE = "python -m rl.train env=search-qa makes a run in runs/"
+"""Advice for a folder without runs."""
 FINDING_S = 0.5
 """Seconds that an answer waits for findings from tokens."""
 _DEPTH = 4
@@ -210,8 +212,11 @@ class Runs:
     """
 
     def __init__(self, root: Path) -> None:
-        if not root.is_dir():
-            raise UsageError(f"run ({root}) is no folder: give a run's folder, or one of several")
+        if not _reaches(root.is_dir):
+            kind = "is a file" if _reaches(root.exists) else "does not exist"
+            raise UsageError(
+                f"run ({root}) {kind}: give a run's folder or a folder of runs; {MAKE}"
+            )
         self.root = root
         self._runs: dict[str, Run] = {}
 
@@ -250,11 +255,12 @@ class Runs:
             UsageError: there are several, or none.
         """
         names = list(self.find())
-        if len(names) != 1:
+        if not names:
+            raise UsageError(f"run ({self.root}) holds no run: {MAKE}")
+        if len(names) > 1:
             some = ", ".join(str(self.root / name) for name in names[:3])
             raise UsageError(
-                f"run ({self.root}) holds {len(names)} runs: give the folder of one"
-                + (f", such as {some}" if some else "")
+                f"run ({self.root}) holds {len(names)} runs: give the folder of one, such as {some}"
             )
         return names[0]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import ipaddress
 import logging
+import os
 import platform
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -113,16 +116,26 @@ async def serve(runs: Runs, host: str, port: int, ready: Callable[[str], None]) 
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise UsageError(
-                f"host={host} port={port} is not available ({error.strerror or error}): choose "
-                "another port=..., or port=0 for a free one"
-            ) from error
+            raise UsageError(_unavailable(host, port, error)) from error
         found = runner.addresses[0]
         name = f"[{found[0]}]" if ":" in found[0] else found[0]
         ready(f"http://{name}:{found[1]}/")
         await asyncio.Event().wait()
     finally:
         await runner.cleanup()
+
+
+def _unavailable(host: str, port: int, error: OSError) -> str:
+    """The message about an address at which the server cannot listen."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port={port} is in use, perhaps by another viewer: open http://{host}:{port}/, or "
+            "choose another port (port=0 for a free one)"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"port={port} needs more rights: choose a port from 1024 to 65535"
+    reason = "no such name" if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+    return f"host={host} is no address of this machine ({reason}): leave it out, or give 0.0.0.0"
 
 
 def _files() -> dict[str, Path]:

@@ -10,7 +10,7 @@ from typing import Any
 from rl.errors import UsageError
 from rl.rollout.trajectory import BY_PARTNER
 from rl.viewer.api import list_episodes, list_runs, show_episode, show_run
-from rl.viewer.runs import Runs
+from rl.viewer.runs import MAKE, Runs
 
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
@@ -55,12 +55,15 @@ def _number(value: float | None) -> str:
 
 
 def runs_text(runs: Runs) -> str:
-    """The names of all runs with their results."""
+    """The names of all runs with their results and their most important findings."""
     lines = []
     for run in list_runs(runs, {})["runs"]:
         rates = [run["result"].get(key) for key in ("before", "after")]
         shown = " -> ".join("?" if rate is None else f"{rate['success']:.2f}" for rate in rates)
         lines.append(f"{run['name']:<40} {run['env']}  step {run['steps']}  {shown}")
+        lines += [f"  {run['worst']['severity']}: {run['worst']['title']}"] if run["worst"] else []
+    if not lines:
+        return printable(f"{runs.root} holds no run: {MAKE}") + "\n"
     return printable("\n".join(lines)) + "\n"
 
 

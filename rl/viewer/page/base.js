@@ -16,7 +16,7 @@ const view = {};
       if (value === undefined || value === null || value === false || key === "svg") continue;
       if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
       else if (key === "value" || key === "checked") element[key] = value;
-      else element.setAttribute(key, value === true ? "" : String(value));
+      else element.setAttribute(key, value === true ? "" : key === "title" || key.startsWith("aria-") ? view.plain(value) : String(value));
     }
     view.append(element, children);
     return element;
@@ -24,27 +24,44 @@ const view = {};
   view.append = (element, children) => {
     for (const child of children.flat(Infinity)) {
       if (child === undefined || child === null || child === false || child === "") continue;
-      element.append(child instanceof Node ? child : String(child));
+      if (child instanceof Node) element.append(child);
+      else view.appendText(element, String(child));
     }
   };
   const h = view.h;
 
   // ---- texts --------------------------------------------------------------------------------
 
-  // Characters that are invisible or that change the direction of the text around them.
+  // Characters that are invisible or that change the direction of the text around them, repeated.
   const CONTROLS = new RegExp(
-    "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b-\\u200f" +
-    "\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]|[\\u{e0000}-\\u{e007f}]", "gu");
-  const LONGEST = 6000, LONGEST_LINE = 2000;
+    "([\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b-\\u200f" +
+    "\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}])\\1*", "gu");
+  const LONGEST = 6000, LONGEST_LINE = 2000, MOST_MARKS = 500, BLOCK = 20000;
+  // Elements within which a browser shows no other elements.
+  const PLAIN = new Set(["OPTION", "TITLE", "text", "title"]);
 
-  // Appends a text to an element, with each control character as a mark.
+  const mark = (repeated) => {
+    const code = repeated.codePointAt(0), count = repeated.length / String.fromCodePoint(code).length;
+    return `U+${code.toString(16).toUpperCase().padStart(4, "0")}${count > 1 ? ` ×${count}` : ""}`;
+  };
+  // A text with the names of its control characters, for a place that takes no elements.
+  view.plain = (text) => String(text ?? "").replace(CONTROLS, (found) => ` ${mark(found)} `);
+
+  // Appends a text to an element, with each control character as a mark. After many marks each is
+  // a replacement character, because a browser cannot show a million elements.
   view.appendText = (element, text) => {
-    let end = 0;
+    if (PLAIN.has(element.tagName)) { element.append(view.plain(text)); return element; }
+    let end = 0, marks = 0;
     for (const found of text.matchAll(CONTROLS)) {
       if (found.index > end) element.append(text.slice(end, found.index));
-      const code = found[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-      element.append(h("span", {class: "control", title: "an invisible character"}, `U+${code}`));
-      end = found.index + found[0].length;
+      end = found.index;
+      if (++marks > MOST_MARKS) { element.append(text.slice(end).replace(CONTROLS, (same) => "\ufffd".repeat(same.length))); return element; }
+      const box = document.createElement("span");
+      box.className = "control";
+      box.title = "an invisible character";
+      box.textContent = mark(found[0]);
+      element.append(box);
+      end += found[0].length;
     }
     if (end < text.length) element.append(text.slice(end));
     return element;
@@ -57,6 +74,23 @@ const view = {};
     return view.appendText(h("bdi", {}), cut);
   };
 
+  // A long text as blocks, because a browser needs seconds for one line of a megabyte. A block ends
+  // after a line if it can; the browser lays out only those in sight.
+  const blocks = (text) => {
+    const made = [];
+    for (let at = 0; at < text.length;) {
+      let end = Math.min(text.length, at + BLOCK);
+      if (end < text.length) {
+        const line = text.lastIndexOf("\n", end - 1) + 1;
+        if (line > at) end = line;
+        else if (/[\ud800-\udbff]/.test(text[end - 1])) end -= 1;
+      }
+      made.push(view.appendText(h("div", {class: "block"}), text.slice(at, end)));
+      at = end;
+    }
+    return made;
+  };
+
   // A block of text as it is. A long text, or one with a long line, is cut with a button.
   view.text = (text, properties) => {
     const whole = String(text ?? "");
@@ -67,8 +101,7 @@ const view = {};
     if (shown.length === whole.length) return view.appendText(box, whole);
     view.appendText(box, shown);
     const button = h("button", {class: "more", onclick: () => {
-      box.replaceChildren();
-      view.appendText(box, whole);
+      box.replaceChildren(...blocks(whole));
     }}, `show all (${view.count(whole.length)} characters)`);
     box.append("… ", button);
     return box;
@@ -136,7 +169,10 @@ const view = {};
     const ASKED = {
       runs: () => answers.runs, run: () => answers.run, episodes: listed,
       curves: (q) => ({...answers.curves, curves: named(q).flatMap((wanted) => answers.curves.curves.filter((c) => chosen(c.name, wanted)))}),
-      episode: (q) => answers.episodes[`${q.file}/${q.line}`]?.episode,
+      episode: (q) => {
+        const at = (by) => answers.episodes[`${q.file}/${Number(q.line) + by}`];
+        return at(0) && {...at(0).episode, previous: Boolean(at(-1)), next: Boolean(at(1))};
+      },
       tokens: (q) => answers.episodes[`${q.file}/${q.line}`]?.tokens,
       group: (q) => ({members: answers.episodes[`${q.file}/${q.line}`].episode.group.map((row) => answers.episodes[`${row.file}/${row.line}`].episode)}),
     };

@@ -36,7 +36,7 @@
 
   const bounds = (curves) => {
     const all = curves.flatMap((c) => [...c.values, ...(c.low || []), ...(c.high || [])]).filter(Number.isFinite);
-    let low = Math.min(...all), high = Math.max(...all);
+    let low = all.reduce((a, b) => Math.min(a, b), Infinity), high = all.reduce((a, b) => Math.max(a, b), -Infinity);
     if (low >= 0 && low < 0.35 * high) low = 0;
     if (low >= 0 && high <= 1 && high > 0.5) high = 1;
     if (low === high) { low -= Math.abs(low) / 10 || 0.5; high += Math.abs(high) / 10 || 0.5; }

@@ -13,13 +13,15 @@
       [["turns", "Conversation"], ["tokens", "Tokens"], ["group", `Group of ${episode.group.length}`]].map(([key, name]) =>
         h("a", {href: view.episodeLink(run, row, key === "turns" ? {} : {show: key}), class: tab === key ? "chosen" : ""}, name)));
     main.append(head(run, episode), tabs, body);
-    if (tab === "tokens") await view.tokensPart(body, run, row, parameters);
+    let keys = {};
+    if (tab === "tokens") keys = await view.tokensPart(body, run, row, parameters);
     else if (tab === "group") await group(body, run, row);
     else conversation(body, episode);
     const step = (by) => () => { location.hash = view.episodeLink(run, {file: row.file, line: Number(row.line) + by}, parameters); };
-    const keys = {"]": step(1), t: () => { location.hash = view.episodeLink(run, row, tab === "tokens" ? {} : {show: "tokens"}); },
-      g: () => { location.hash = view.episodeLink(run, row, tab === "group" ? {} : {show: "group"}); }};
-    if (row.line > 0) keys["["] = step(-1);
+    Object.assign(keys, {t: () => { location.hash = view.episodeLink(run, row, tab === "tokens" ? {} : {show: "tokens"}); },
+      g: () => { location.hash = view.episodeLink(run, row, tab === "group" ? {} : {show: "group"}); }});
+    if (episode.previous) keys["["] = step(-1);
+    if (episode.next) keys["]"] = step(1);
     return {title: `${row.file}/${row.line}`, run, tab: "episodes", crumbs: [[`${row.file}/${row.line}`, ""]], keys};
   };
 

@@ -126,7 +126,7 @@
         answer.rows.forEach((row, i) => this.rows.set(offset + i, row));
         this.draw();
       } catch (error) {
-        if (round === this.round) this.body.replaceChildren(view.empty(error.message));
+        if (round === this.round) this.body.replaceChildren(view.empty(view.line(error.message, 500)));
       }
     }
     draw() {

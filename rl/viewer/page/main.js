@@ -5,7 +5,7 @@
   const {h} = view;
   const PAGES = {"": view.overviewPage, episodes: view.episodesPage, episode: view.episodePage, timeline: view.timelinePage, compare: view.comparePage};
   const KEYS = [["j  k", "next or previous row"], ["Enter", "open the row"], ["/", "search"], ["[  ]", "previous or next episode"],
-    ["t", "tokens of the episode"], ["g", "group of the episode"], ["o  e  l  c", "overview, episodes, timeline, compare"], ["u", "up"], ["?", "this help"]];
+    ["←  →", "previous or next token"], ["t", "tokens of the episode"], ["g", "group of the episode"], ["o  e  l  c", "overview, episodes, timeline, compare"], ["u", "up"], ["?", "this help"]];
   const top = document.getElementById("top"), help = document.getElementById("help");
   let current = {}, timer = 0, round = 0;
 
@@ -33,7 +33,7 @@
     document.getElementById("main").replaceWith(main);
     if (!same) scrollTo(0, 0);
     current = made;
-    document.title = `${made.title} – turnwise`;
+    document.title = `${view.plain(made.title)} – turnwise`;
     navigation(made);
     made.list?.draw();
     keepFresh(mine);
@@ -89,8 +89,9 @@
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
     if (event.key === "Escape" && typing) { event.target.blur(); return; }
     if (typing || event.ctrlKey || event.metaKey || event.altKey || help.open) return;
-    if (event.key.startsWith("Arrow") && !current.list) return;
-    if (event.key === "Enter" && event.target !== document.body && event.target.tagName !== "DIV" && event.target.id !== "main" && !event.target.dataset.row) return;
+    if (event.key.startsWith("Arrow") && !current.list && !current.keys?.[event.key]) return;
+    if (event.key === "Enter" && event.target.dataset?.row !== undefined) { event.target.click(); return; }
+    if (event.key === "Enter" && event.target !== document.body && event.target.tagName !== "DIV" && event.target.id !== "main") return;
     const action = current.keys?.[event.key] || ACTIONS[event.key];
     if (action) { event.preventDefault(); action(); }
   });

@@ -22,12 +22,19 @@
       location.replace(view.runLink(answer.runs[0].name));
       return {};
     }
+    let before = "";
     const draw = (found) => {
+      const now = JSON.stringify(found);
+      if (now === before) return;
+      before = now;
+      const chosen = main.querySelector("tr.chosen a")?.getAttribute("href");
       const runs = [...found.runs].sort((a, b) => b.written - a.written);
       main.replaceChildren(
         h("h1", {}, "Runs"),
         h("p", {class: "lead"}, `${view.plural(runs.length, "run")} in `, h("code", {}, view.line(found.root))),
-        runs.length ? table(runs) : view.empty("No run is here yet. ", h("code", {}, "python -m rl.train env=search-qa"), " makes one."));
+        runs.length ? table(runs) : view.empty("No run is here yet, nor up to four folders below. ", h("code", {}, "python -m rl.train env=search-qa"),
+          " makes one in ", h("code", {}, "runs"), ". If your runs are elsewhere, start the viewer with their folder: ", h("code", {}, "python -m rl.view FOLDER"), ". New runs appear here by themselves."));
+      [...main.querySelectorAll("tbody a")].find((a) => a.getAttribute("href") === chosen)?.closest("tr").classList.add("chosen");
     };
     draw(answer);
     return {title: "Runs", crumbs: [], refresh: async () => draw(await view.api("runs", {})), every: 5};
@@ -87,6 +94,7 @@
 
   const wrong = (box, run) => {
     const found = run.problems;
+    const opened = new Set([...box.querySelectorAll("details[open]")].map((details) => details.dataset.cause));
     box.replaceChildren(h("h2", {}, "What is wrong"));
     if (!run.checked) box.append(h("p", {class: "hint"}, "The tokens of the newest steps are being read."));
     else if (!found.length && !run.errors.length) box.append(view.empty("No problem was found."));
@@ -94,9 +102,9 @@
       h("strong", {}, view.line(problem.title, 300)),
       h("p", {}, view.line(problem.detail, 1000)),
       problem.advice ? h("p", {class: "advice"}, h("b", {}, "Try: "), view.line(problem.advice, 600)) : "",
-      links(run.name, problem), effects(found.filter((other) => other.cause === problem.key)));
-    const effects = (caused) => caused.length
-      ? h("details", {class: "effects"}, h("summary", {}, `${view.plural(caused.length, "effect")} of this`), h("ul", {class: "problems"}, caused.map(shown)))
+      links(run.name, problem), effects(problem.key, found.filter((other) => other.cause === problem.key)));
+    const effects = (cause, caused) => caused.length
+      ? h("details", {class: "effects", "data-cause": cause, open: opened.has(cause)}, h("summary", {}, `${view.plural(caused.length, "effect")} of this`), h("ul", {class: "problems"}, caused.map(shown)))
       : "";
     box.append(h("ul", {class: "problems"}, found.filter((problem) => !problem.cause).map(shown),
       run.errors.map((error) => h("li", {class: "medium"}, h("strong", {}, "A file cannot be read"), h("p", {}, view.line(error, 600))))));

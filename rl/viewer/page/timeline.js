@@ -91,7 +91,7 @@
     svg.addEventListener("pointermove", (event) => {
       const step = wall.steps[index(event)];
       const shown = states.map((s) => [s.state, at.get(s.state).get(step) || 0]).filter(([, v]) => v >= 0.005).map(([name, v]) => `${name} ${view.seconds(v)}`);
-      readout.textContent = `step ${step}: ${shown.join(", ")}`;
+      readout.textContent = view.plain(`step ${step}: ${shown.join(", ")}`);
     });
     svg.addEventListener("pointerleave", () => { readout.textContent = plain; });
     svg.addEventListener("click", (event) => { location.hash = view.link(["run", run, "episodes"], {kind: "train", step: wall.steps[index(event)]}); });

@@ -30,7 +30,7 @@
     const known = Object.keys(COLOURS).filter(has);
     let colour = known.includes(parameters.colour) ? parameters.colour : known.includes("advantage") && row.advantage ? "advantage" : "mask";
     const legend = h("p", {class: "hint"});
-    const detail = h("div", {class: "detail", "aria-live": "polite"}, h("span", {class: "quiet"}, "Point at a token to see its numbers."));
+    const detail = h("div", {class: "detail", "aria-live": "polite"}, h("span", {class: "quiet"}, "Point at a token, or press → and ←, to see its numbers."));
     const blocks = h("div", {class: "blocks"});
     const draw = () => {
       legend.textContent = COLOURS[colour].legend;
@@ -46,8 +46,18 @@
       legend, missing, answer.decoded ? "" : h("p", {class: "note warn"}, "The run's tokenizer was not found on this machine, so ids stand for texts."),
       blocks, detail);
     blocks.addEventListener("pointerover", (event) => show(event.target, answer, detail));
-    blocks.addEventListener("focusin", (event) => show(event.target, answer, detail));
     draw();
+    const move = (by) => () => {
+      const all = [...blocks.querySelectorAll(".t")];
+      const at = all.findIndex((token) => token.classList.contains("chosen"));
+      all[at]?.classList.remove("chosen");
+      const next = all[Math.max(0, Math.min(all.length - 1, at + by))];
+      if (!next) return;
+      next.classList.add("chosen");
+      next.scrollIntoView({block: "nearest"});
+      show(next, answer, detail);
+    };
+    return {ArrowRight: move(1), ArrowLeft: move(-1)};
   };
 
   const largest = (values) => (values || []).reduce((most, x) => Math.max(most, Math.abs(x ?? 0)), 0) || 1;

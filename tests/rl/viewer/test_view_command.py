@@ -25,6 +25,19 @@ def test_the_runs_of_a_folder_as_text(run, capsys):
     assert re.match(r"a +search-qa-v0  step 3  0.25 -> 0.75\n", capsys.readouterr().out)
 
 
+def test_the_runs_as_text_name_what_is_wrong(run, capsys):
+    cut = {"num_groups": 3, "completions/clipped_ratio": 0.9}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps({"step": step} | cut) + "\n" for step in range(4, 14))
+    assert main([str(run.parent), "text=true"]) == 0
+    assert re.search(r"\n  (high|medium): .*answers.* cut", capsys.readouterr().out)
+
+
+def test_an_empty_folder_as_text_says_how_to_make_a_run(tmp_path, capsys):
+    assert main([str(tmp_path), "text=true"]) == 0
+    assert "holds no run: python -m rl.train env=search-qa" in capsys.readouterr().out
+
+
 def test_the_episodes_of_a_run_as_text(run, capsys):
     assert main([str(run), "--text"]) == 0
     shown = capsys.readouterr().out
@@ -99,7 +112,9 @@ def test_the_exported_file_holds_the_episodes_and_a_policy_of_its_own(run, tmp_p
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], "run (nowhere) is no folder"),
+        (["nowhere"], "run (nowhere) does not exist: give a run's folder"),
+        (["{run}/config.json"], "is a file: give a run's folder or a folder of runs"),
+        (["{run}/checkpoints", "export=x.html"], "holds no run: python -m rl.train"),
         (["port=70000"], "port (70000) must be from 0 to 65535"),
         (["host="], "host is empty: give an address such as 127.0.0.1"),
         (["prot=1"], "unknown key 'prot'. Did you mean 'port'?"),

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp.test_utils import TestServer
+from viewer_page import CHROMIUM, TEXT, needs_chromium, page_of
 from viewer_runs import episode, write_run, write_step
 
-from benchmarks.viewer.browser import find_chromium, open_browser
+from benchmarks.viewer.browser import open_browser
 from benchmarks.viewer.screenshots import CONTENT, write
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.viewer.export import write_export
 from rl.viewer.runs import Runs
-from rl.viewer.server import application
 
-CHROMIUM = find_chromium()
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+pytestmark = needs_chromium
 HOSTILE = (
     "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     "\u202egnirts\u202c \x1b[31m {{7*7}} <a href=javascript:alert(1)>x</a>\n" + "w" * 1_000_000
 )
-TEXT = "document.getElementById('main').innerText"
 
 
 @pytest.fixture
@@ -35,14 +31,6 @@ def runs(tmp_path, monkeypatch):
     made = Runs(tmp_path / "runs")
     yield made
     made.close()
-
-
-@asynccontextmanager
-async def page_of(runs):
-    served = TestServer(application(runs, "127.0.0.1"))
-    async with served as server, open_browser(CHROMIUM) as browser:
-        await browser.size(1280, 800)
-        yield browser, f"http://127.0.0.1:{server.port}/"
 
 
 async def test_every_view_shows_its_part_without_an_error(runs):
@@ -157,13 +145,62 @@ async def test_hostile_texts_are_shown_as_texts(runs):
         # The long lines are cut until a reader asks for them.
         assert len(text) < 20_000
         await browser.evaluate("document.querySelector('button.more').click()")
-        await browser.until(f"{TEXT}.length > 1000000")
+        whole = "document.getElementById('main').textContent"
+        assert await browser.evaluate(f"{whole}.length") > 1_000_000
+        # One line of a megabyte is shown as blocks, because a browser lays it out for seconds.
+        assert await browser.evaluate("document.querySelectorAll('.block').length") > 50
         assert "owned" not in await browser.evaluate("document.title")
         assert await browser.evaluate("document.querySelectorAll('main img').length") == 0
         for link in ("s?task=77", "/step-000004/0?show=tokens"):
             await browser.go(f"{url}#/run/a/episode{link}")
             await browser.until(f"{TEXT}.includes('img src')")
         assert browser.problems == []
+
+
+async def test_a_million_invisible_characters_do_not_stop_the_page(runs):
+    mixed = "\u202e\u200b" * 500_000
+    many = episode("\x00" * 1_000_000, mixed, 1.0, task=78)
+    write_step(runs.root / "a", "step-000005", [TrajectoryGroup([many])])
+    async with page_of(runs) as (browser, url):
+        await browser.go(f"{url}#/run/a/episode/step-000005/0")
+        await browser.until(f"{TEXT}.includes('U+0000 ×2000')")
+        await browser.evaluate("document.querySelector('.agent button.more').click()")
+        await browser.evaluate(
+            "[...document.querySelectorAll('button.more')].forEach((button) => button.click())"
+        )
+        whole = "document.getElementById('main').textContent"
+        assert await browser.evaluate(f"{whole}.match(/U\\+0000 ×20000/g).length") == 50
+        assert await browser.evaluate(f"{whole}.match(/\ufffd/g).length") == 50 * 19_500
+        assert await browser.evaluate("document.querySelectorAll('*').length") < 26_000
+        assert not await browser.evaluate(f"/[\\u0000\\u200b\\u202e]/.test({whole})")
+        assert browser.problems == []
+
+
+async def test_hostile_names_of_runs_settings_and_metrics_are_shown_as_texts(runs):
+    name = "\u202eb\u202c<img src=x onerror=alert(1)>"
+    folder = write_run(runs.root / name)
+    config = json.loads((folder / "config.json").read_text())
+    config["env"]["env_id"] = name
+    (folder / "config.json").write_text(json.dumps(config | {name: name}))
+    record = {"step": 9, "reward": 1.0, f"time/rollout/{name}": 1.0, "time/wall": 1.0, name: 1.0}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    step = [TrajectoryGroup([episode("q", "a", 1.0, failure=name)])]
+    write_step(folder, "step-000009", step)
+    async with page_of(runs) as (browser, url):
+        link = f"run/{await browser.evaluate(f'encodeURIComponent({name!r})')}"
+        places = ("", f"{link}?metrics=*", f"{link}/episodes", f"{link}/timeline")
+        for place in (*places, f"{link}/compare/a", "run/a/compare", "run/a/compare/b", f"{link}x"):
+            await browser.go("about:blank")
+            await browser.go(f"{url}#/{place}")
+            await browser.until(f"{TEXT}.includes('U+202E') || {place.startswith('run/a')!r}")
+            await browser.until("document.querySelector('h1, .note') !== null")
+            shown = await browser.evaluate("document.body.innerText + document.title")
+            assert "\u202e" not in shown, place
+            options = "[...document.querySelectorAll('option')].map((o) => o.text).join()"
+            assert "\u202e" not in await browser.evaluate(options), place
+            assert await browser.evaluate("document.querySelectorAll('img').length") == 0
+        assert [p for p in browser.problems if "404" not in p] == []
 
 
 async def test_an_exported_page_needs_no_server(runs, tmp_path):

@@ -409,8 +409,11 @@ async def test_a_taken_port_is_one_line(runs):
     ready = asyncio.get_running_loop().create_future()
     first = asyncio.create_task(serve(runs, "127.0.0.1", 0, ready.set_result))
     port = int((await ready).rsplit(":")[-1].strip("/"))
-    with pytest.raises(UsageError, match=f"port={port} is not available .*choose another port"):
+    with pytest.raises(UsageError, match=f"port={port} is in use, .*choose another port"):
         await serve(runs, "127.0.0.1", port, ready.set_result)
+    for host in ("192.0.2.1", "no-such-name.invalid"):
+        with pytest.raises(UsageError, match=f"host={host} is no address of this machine"):
+            await serve(runs, host, 0, ready.set_result)
     first.cancel()
     await asyncio.wait([first])
 
@@ -418,7 +421,7 @@ async def test_a_taken_port_is_one_line(runs):
 def test_a_run_that_is_the_folder_itself_is_the_only_one(tmp_path):
     runs = Runs(write_run(tmp_path / "single"))
     assert (runs.single, list(runs.find())) == (True, ["single"])
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="does not exist: give a run's folder"):
         Runs(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="there is no such run"):
         runs.run("other")
