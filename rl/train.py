@@ -184,6 +184,7 @@ async def _record_step(
     """Log a step and call the callbacks. Save the step if ``saves`` or if a callback fails."""
     metrics = {**metrics, **trainer.runtime.activities.take()}
     tracker.log(metrics)  # Before the checkpoint, so that its metrics are on the disk.
+    tracker.log_episodes(metrics["step"], groups)
     if saves:
         with phase("save"):
             await trainer.save()

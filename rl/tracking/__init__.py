@@ -4,11 +4,12 @@ To write your own, derive from :class:`Sink` or :class:`Callback`; docs/tracking
 """
 
 from rl.tracking.callback import Callback, register_callback
-from rl.tracking.sink import Ending, RunInfo, Sink, SinkOptions, register_sink
+from rl.tracking.sink import Ending, EpisodeText, RunInfo, Sink, SinkOptions, register_sink
 
 __all__ = [
     "Callback",
     "Ending",
+    "EpisodeText",
     "RunInfo",
     "Sink",
     "SinkOptions",

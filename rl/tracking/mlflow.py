@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import PurePosixPath
 from typing import Any, TypeVar, cast
 
-from rl.tracking.sink import Ending, RunInfo, Sink, SinkOptions
+from rl.tracking.sink import Ending, EpisodeText, RunInfo, Sink, SinkOptions
 
 T = TypeVar("T")
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -63,7 +64,7 @@ class MLflow(Sink):
         return f"run {self._id} in {self._client.tracking_uri}"
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record the numbers of a step."""
+        """Record the numbers of a step, and the text of episodes as files."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -74,6 +75,11 @@ class MLflow(Sink):
         ]
         for some in _portions(values, MOST_METRICS):
             self._client.log_batch(self._id, metrics=some)
+        for name, value in metrics.items():
+            if isinstance(value, EpisodeText):
+                path = PurePosixPath(name)
+                file = path.with_name(f"step-{step:06d}-{path.name}.txt")
+                self._client.log_text(self._id, value, str(file))
 
     def finish(self, ending: Ending) -> None:
         """Record the result and the images, and end the run."""

@@ -29,9 +29,16 @@ class SinkOptions:
     timeout_s: float = 30.0
     """Seconds that a sink may take to start, and that all sinks together may take to finish. The
     run continues without a slower sink."""
+    episodes: int = 0
+    """Number of training episodes of each step whose text the sinks get. 0 sends no text."""
 
     def __post_init__(self) -> None:
         at_least(0.1, self, "timeout_s")
+        at_least(0, self, "episodes")
+
+
+class EpisodeText(str):
+    """The text of an episode, which a sink gets as a metric if ``log.episodes`` is above 0."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,11 @@ class Sink(ABC):
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record metrics of a step. Several calls can have the same step and other metrics."""
+        """Record metrics of a step. Several calls can have the same step and other metrics.
+
+        With ``log.episodes`` above 0, ``metrics`` also has values of :class:`EpisodeText`, in a
+        call of their own.
+        """
 
     def finish(self, ending: Ending) -> None:  # noqa: B027 - many sinks have nothing to do
         """Record the result and end the run in the tracker."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rl.tracking.sink import Ending, RunInfo, Sink
+from rl.tracking.sink import Ending, EpisodeText, RunInfo, Sink
 
 
 class TensorBoard(Sink):
@@ -35,11 +36,14 @@ class TensorBoard(Sink):
         return f"tensorboard --logdir {self._folder}"
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write a scalar for each number."""
+        """Write a scalar for each number, and the text of episodes."""
         self._step = step
         for name, value in metrics.items():
             if isinstance(value, (int, float)):
                 self._writer.add_scalar(name, value, step)
+            elif isinstance(value, EpisodeText):
+                # TensorBoard reads Markdown: indented lines are shown as they are.
+                self._writer.add_text(name, textwrap.indent(value, "    ", lambda _: True), step)
         self._writer.flush()
 
     def finish(self, ending: Ending) -> None:

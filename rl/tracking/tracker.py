@@ -18,6 +18,7 @@ from rl.settings.tracking import TrackingConfig
 from rl.tracking.background import Background, join_all
 from rl.tracking.callback import Callback, make_callbacks
 from rl.tracking.mark import Mark
+from rl.tracking.samples import episode_texts
 from rl.tracking.sink import Ending, RunInfo, Sink, make_sinks
 
 if TYPE_CHECKING:
@@ -99,6 +100,13 @@ class Tracker:
             sink.log(step, metrics)
         for background in self._background.values():
             background.log(step, metrics)
+
+    def log_episodes(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
+        """Pass the text of ``log.episodes`` episodes of a step to the sinks in the background."""
+        if self._background and self._options.episodes:
+            texts = episode_texts(groups, self._options.episodes)
+            for background in self._background.values():
+                background.log(step, texts)
 
     def evaluated(self, split: str, groups: Sequence[TrajectoryGroup]) -> None:
         """Keep the episodes of an evaluation until :meth:`call` passes them to the callbacks."""

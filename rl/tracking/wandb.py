@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from rl.tracking.sink import Ending, RunInfo, Sink, SinkOptions
+from rl.tracking.sink import Ending, EpisodeText, RunInfo, Sink, SinkOptions
 
 STEP = "step"
 """Name of the metric on the horizontal axis of every chart."""
@@ -76,8 +77,16 @@ class WandB(Sink):
         return str(self._run.url or f"offline; upload it with: wandb sync {self._run.dir}/..")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Add a row to the run's history."""
-        self._run.log({STEP: step, **metrics})
+        """Add a row to the run's history. The text of an episode becomes a page of HTML."""
+        import wandb
+
+        shown = {
+            name: wandb.Html(f"<pre>{html.escape(value)}</pre>", inject=False)
+            if isinstance(value, EpisodeText)
+            else value
+            for name, value in metrics.items()
+        }
+        self._run.log({STEP: step, **shown})
 
     def finish(self, ending: Ending) -> None:
         """Record the result as the run's summary, and end the run."""

@@ -6,7 +6,9 @@ import json
 import struct
 
 import pytest
+from viewer_runs import episode
 
+from rl.rollout.trajectory import TrajectoryGroup
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import PRESETS, TrainConfig
 from rl.tracking import RunInfo
@@ -26,8 +28,8 @@ def track(tmp_path):
         folder = tmp_path / "my-run"
         folder.mkdir()
         said = []
-        words = ["env=toy-copy", f"log={name}", "log.project=proj", "log.timeout_s=120", *words]
-        config = parse(TrainConfig, words, command="c", presets=PRESETS)
+        words = [f"log={name}", "log.project=proj", "log.timeout_s=120", "log.episodes=1", *words]
+        config = parse(TrainConfig, ["env=toy-copy", *words], command="c", presets=PRESETS)
         for start, rewards in ((0, {1: 0.25, 2: 0.5}), (1, {2: 0.75, 3: 1.0})):
             run = RunInfo("train", folder, {"steps": 3, "algo.kl_coef": 0.5, "env": "toy"})
             lines = JsonLines(folder / "metrics.jsonl")
@@ -35,6 +37,7 @@ def track(tmp_path):
             with tracker if start == 0 else resumed(tracker, start):
                 for step, reward in rewards.items():
                     tracker.log({"step": step, "reward": reward, "failures/Env Failure": 1})
+                    tracker.log_episodes(step, [TrajectoryGroup([episode("<b>?", "a", reward)])])
                 tracker.log({"step": max(rewards), "eval/success": reward})
                 draw(folder / "curve.png")
                 tracker.finish({"steps": max(rewards)}, {"curve": folder / "curve.png"})
@@ -75,6 +78,9 @@ def test_tensorboard_drops_the_steps_that_are_repeated(track):
     (config,) = events.Tensors("config/text_summary")
     assert b"| algo.kl_coef | 0.5 |" in config.tensor_proto.string_val[0]
     assert [e.step for e in events.Images("curve")] == [3]
+    texts = events.Tensors("episodes/1/text_summary")
+    assert [e.step for e in texts] == [1, 2, 3]
+    assert b"\n    <b>?\n" in texts[0].tensor_proto.string_val[0]
 
 
 def test_wandb_offline_keeps_the_id_and_repeats_no_step(track, monkeypatch):
@@ -99,6 +105,9 @@ def test_wandb_offline_keeps_the_id_and_repeats_no_step(track, monkeypatch):
     assert [row["step"] for row in rows if "eval/success" in row] == [2, 3]
     assert records[1]["summary"]["result/steps"] == 3
     assert any(key.startswith("curve") for row in rows for key in row)
+    pages = sorted((folder / "wandb").rglob("media/html/episodes/*.html"))
+    assert len(pages) == 3
+    assert "\n&lt;b&gt;?\n" in pages[0].read_text()
 
 
 def read_wandb(path):
@@ -156,7 +165,10 @@ def test_mlflow_continues_its_run(track, tmp_path, monkeypatch):
     history = client.get_metric_history(run.info.run_id, "reward")
     assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5), (3, 1.0)]
     assert [m.step for m in client.get_metric_history(run.info.run_id, "eval/success")] == [2, 3]
-    assert {a.path for a in client.list_artifacts(run.info.run_id)} == {"curve.png", "result.json"}
+    files = {a.path for a in client.list_artifacts(run.info.run_id)}
+    assert files == {"curve.png", "result.json", "episodes"}
+    texts = [a.path for a in client.list_artifacts(run.info.run_id, "episodes")]
+    assert texts == [f"episodes/step-00000{step}-1.txt" for step in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -190,4 +202,5 @@ def test_trackio_continues_its_run(track, tmp_path, monkeypatch, capfd):
         *((1, 0.25), (2, 0.5), (3, 1.0))
     ]
     assert [r["step"] for r in rows if "eval/success" in r] == [2, 3]
+    assert [r["episodes/1"][:12] for r in rows if "episodes/1" in r] == 3 * ["search-qa-v0"]
     assert SQLiteStorage.get_run_config("proj", run)["algo.kl_coef"] == 0.5

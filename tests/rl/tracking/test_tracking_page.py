@@ -55,7 +55,7 @@ def test_its_tables_name_every_sink_option_and_extra():
         assert f"| `{name}` | `{kind.extra}` |" in PAGE
         for key in field_docs(kind.Options):
             assert f"`log.{key}`" in PAGE, key
-    assert set(field_docs(SinkOptions)) == {"project", "name", "timeout_s"}
+    assert set(field_docs(SinkOptions)) == {"project", "name", "timeout_s", "episodes"}
     default = SinkOptions()
     assert f"| `log.project` | `{default.project}` |" in PAGE
     assert f"| `log.timeout_s` | {json.dumps(int(default.timeout_s))} |" in PAGE
