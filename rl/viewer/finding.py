@@ -32,9 +32,10 @@ KEYS = (
 """The kinds of findings. Of equal severity, a cause stands before its symptoms."""
 EFFECTS = {
     "mask": ("mismatch",),
+    "template": ("format",),
     "identical": ("tied_rewards", "no_gradient", "entropy"),
     "stale_sampler": ("mismatch",),
-    "answers_cut": ("tied_rewards", "no_gradient"),
+    "answers_cut": ("tied_rewards", "no_gradient", "format"),
     "entropy": ("tied_rewards", "no_gradient"),
 }
 """The kinds of findings that each kind explains."""

@@ -88,7 +88,7 @@
     const brief = JSON.stringify(call.arguments) || "";
     const measured = [typeof call.seconds === "number" ? view.seconds(call.seconds) : "", call.retries ? `${view.count(call.retries)} ${call.retries === 1 ? "retry" : "retries"}` : "", call.status];
     return h("details", {class: `tool ${call.error ? "failed" : ""}`},
-      h("summary", {}, h("b", {}, view.line(call.name || call.service, 60)), " ", h("code", {}, view.line(brief, 90)),
+      h("summary", {}, h("b", {}, view.line(call.name || call.service, 60)), " ", h("code", {}, view.line(brief, 90)), " ",
         h("span", {class: "meta"}, view.line(measured.filter(Boolean).join(" · "), 120)),
         h("span", {class: call.error ? "bad" : "quiet"}, " → ", view.line(call.error || call.text, 90))),
       h("h4", {}, "Arguments"), view.text(JSON.stringify(call.arguments, null, 2), {class: "code"}),

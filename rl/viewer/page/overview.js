@@ -51,7 +51,7 @@
       h("td", {class: "number"}, rate(run.result.before)),
       h("td", {class: "number"}, rate(run.result.after)),
       h("td", {}, view.status(run)),
-      h("td", {class: `worst ${run.worst?.severity || ""}`, title: run.worst?.title || ""}, run.worst ? view.line(run.worst.title, 90) : ""))))));
+      h("td", {class: `worst ${run.worst?.severity || ""}`, title: run.worst?.title || ""}, run.worst ? view.line(run.worst.title, 160) : ""))))));
 
   // ---- one run ------------------------------------------------------------------------------
 

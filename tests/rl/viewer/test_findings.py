@@ -465,6 +465,8 @@ def test_an_effect_names_the_finding_that_explains_it():
         ("mismatch", "stale_sampler"),
     ]
     assert as_problem(found[1])["cause"] == "stale_sampler"
+    unread = findings(RunData(steps(8, scores__format=0.0, **cut)))
+    assert [(f.key, f.cause) for f in unread] == [("answers_cut", ""), ("format", "answers_cut")]
 
 
 def test_a_less_severe_finding_explains_no_other():
