@@ -79,7 +79,8 @@ def test_tensorboard_drops_the_steps_that_are_repeated(track):
     assert b"| algo.kl_coef | 0.5 |" in config.tensor_proto.string_val[0]
     assert [e.step for e in events.Images("curve")] == [3]
     texts = events.Tensors("episodes/1/text_summary")
-    assert [e.step for e in texts] == [1, 2, 3]
+    # TensorBoard purges repeated numbers and images, and keeps repeated texts.
+    assert sorted({e.step for e in texts}) == [1, 2, 3]
     assert b"\n    <b>?\n" in texts[0].tensor_proto.string_val[0]
 
 
