@@ -1,4 +1,4 @@
-"""Cost of recording what the learner computed about each token, as a share of an update.
+"""Cost of recording each token's learner numbers and each tool call, as a share of an update.
 
     python -m benchmarks.speed.token_records [pairs] [results.json]
 
@@ -7,6 +7,8 @@ file, one without. The model has 0.3 million parameters, so that the share is la
 model that people train; a whole step also plays episodes, which makes the share smaller. Prints one
 line of JSON, and writes it to the file: the median over pairs of the ratio of CPU seconds, a 95%
 interval by bootstrap, the seconds of the record and of the file, and bytes for each token.
+``calls_s`` are the additional CPU seconds of a step's files with the duration, the retries and the
+status of 1,024 tool calls, eight in each episode, and ``calls_share`` their share of an update.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,10 +29,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agents.completion import Completion, FinishReason
 from agents.segment import Segment
+from envs.episode import EnvToolCall
 from rl.credit.algorithms import ALGORITHMS
 from rl.learner.metrics import token_record
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
+from rl.rollout.token_table import to_calls
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.rollout.trajectory_files import (
     learner_path,
@@ -42,6 +46,8 @@ from rl.run.folder import versions
 from rl.settings.groups import TinyRecipe
 
 GROUPS, GROUP, TURNS, CONTEXT, SAMPLED = 16, 8, 2, 64, 64
+CALLS = 4
+"""Tool calls of each turn, in the files of which the calls are measured."""
 VOCABULARY = 512
 
 
@@ -65,6 +71,26 @@ def episodes() -> list[TrajectoryGroup]:
             members.append(record)
         groups.append(TrajectoryGroup(members))
     return groups
+
+
+def calls_cost(folder: Path, pairs: int) -> float:
+    """The median of the additional CPU seconds of files with the measures of tool calls."""
+    groups, path = episodes(), folder / "step-000002.jsonl.gz"
+    call = EnvToolCall("search", {"query": "x"}, "Nothing was found.", None, 0.0, 0.01, 1, "200")
+    for turn in (t for group in groups for one in group.trajectories for t in one.turns):
+        turn.tool_calls = [replace(call, seconds=0.01 * n) for n in range(CALLS)]
+
+    def seconds(kind: str) -> float:
+        made = to_calls if kind == "with" else lambda trajectories: {}
+        with patch("rl.rollout.trajectory_files.to_calls", made):
+            began = time.process_time()
+            write_trajectories(path, groups)
+            return time.process_time() - began
+
+    seconds("with")
+    orders = [("with", "without") if n % 2 else ("without", "with") for n in range(pairs)]
+    measured = [{kind: seconds(kind) for kind in order} for order in orders]
+    return float(np.median([pair["with"] - pair["without"] for pair in measured]))
 
 
 def learner() -> Updater:
@@ -117,6 +143,7 @@ def measure(pairs: int, folder: Path) -> dict[str, Any]:
     drawn = np.random.default_rng(0).choice(ratios, (10_000, pairs))
     low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
     count = sum(len(s) for group in groups for t in group.trajectories for s in t.segments)
+    calls_s = calls_cost(folder, 5 * pairs)
     added = np.asarray(seconds["record"]) + np.asarray(seconds["file"])
     return {
         "pairs": pairs,
@@ -127,6 +154,9 @@ def measure(pairs: int, folder: Path) -> dict[str, Any]:
         "record_s": float(np.median(seconds["record"])),
         "file_s": float(np.median(seconds["file"])),
         "added_share": float(np.median(added) / np.median(seconds["without"])),
+        "calls": GROUPS * GROUP * TURNS * CALLS,
+        "calls_s": calls_s,
+        "calls_share": calls_s / float(np.median(seconds["without"])),
         "bytes_per_token": learner_path(path).stat().st_size / count,
         "bytes_per_token_of_tokens": tokens_path(path).stat().st_size / count,
     }
