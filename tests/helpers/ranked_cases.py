@@ -42,7 +42,7 @@ class Case:
 
     def spec(self, folder):
         row = ALGORITHMS[self.algorithm].changed(self.changes)
-        optimizer = OptimizerConfig(lr=1e-2, max_grad_norm=0.5)
+        optimizer = OptimizerConfig(lr=1e-3, max_grad_norm=0.01)
         training = TrainingSpec(
             *(row, optimizer, 1.0, self.micro_batch_tokens),
             memory=MemoryConfig(activation_checkpointing=self.checkpointing),

@@ -86,6 +86,7 @@ class RankProcesses:
             loop = asyncio.get_running_loop()
             self._answers = [loop.create_future() for _ in self._ranks]
             waiting = asyncio.gather(*self._answers)
+            waiting.add_done_callback(_forget_failure)
             try:
                 await asyncio.to_thread(self._send, name, each)
                 await self._within_time(name, waiting)
@@ -118,8 +119,7 @@ class RankProcesses:
 
     def _forget(self, task: Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # A cancelled caller does not take it.
+        _forget_failure(task)
 
     def _start_reading(self) -> None:
         if self._loop is None:
@@ -178,6 +178,12 @@ class RankProcesses:
             self.end(lost)
         if self._answers and not self._answers[rank].done():
             self._answers[rank].set_exception(lost)
+
+
+def _forget_failure(done: Future[Any]) -> None:
+    """Take a failure that no caller waits for, because the call failed before."""
+    if not done.cancelled():
+        done.exception()
 
 
 class _Process:

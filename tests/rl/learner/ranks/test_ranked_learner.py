@@ -65,7 +65,7 @@ async def test_it_speaks_the_learners_protocol_and_ends_with_its_ranks(tmp_path)
 
 async def test_ranks_that_hang_are_lost_at_their_deadline(tmp_path):
     save_models(tmp_path)
-    learner = await open_ranks(CASES["grpo"].spec(tmp_path), host([]), 2, 30.0)
+    learner = await open_ranks(CASES["grpo"].spec(tmp_path), host([]), 2, 120.0)
     try:
         learner.processes._timeout_s = 1.0
         for pid in learner.processes.pids:
