@@ -290,8 +290,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     def fork(self, reseed: int | None = None) -> Self:
         """A copy of the environment in the same state. ``reseed`` seeds the copy's generator."""
-        twin = self._twin()
-        twin.restore(self.snapshot())
+        snapshot, twin = self.snapshot(), self._twin()
+        twin.restore(snapshot)
         if reseed is not None:
             gymnasium.Env.reset(twin, seed=reseed)
         return twin
@@ -306,8 +306,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
 
     async def afork(self, reseed: int | None = None) -> Self:
         """Asynchronous form of :meth:`fork`."""
-        twin = self._twin()
-        await twin.arestore(await self.asnapshot())
+        snapshot, twin = await self.asnapshot(), self._twin()
+        await twin.arestore(snapshot)
         if reseed is not None:
             gymnasium.Env.reset(twin, seed=reseed)
         return twin

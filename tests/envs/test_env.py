@@ -28,6 +28,7 @@ from envs import (
     finish,
     go_on,
 )
+from envs.base.loop import loop_thread
 from envs.play import aplay, play
 
 
@@ -655,6 +656,20 @@ def test_a_copy_closed_before_anything_was_opened_holds_nothing(served):
     fork.reset(seed=0)
     fork.step("")
     fork.close()
+    assert Served.log == ["open", "close"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_refused_copy_holds_no_services(served, asynchronous):
+    served.forkable = False
+    served.reset(seed=0)
+    served.step("")
+    with pytest.raises(NotForkable):
+        if asynchronous:
+            loop_thread.run(served.afork())
+        else:
+            served.fork()
+    served.close()
     assert Served.log == ["open", "close"]
 
 
