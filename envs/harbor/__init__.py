@@ -1,1 +1,1 @@
-"""``harbor-v0``: folders of tasks in Harbor's format, in Docker containers."""
+"""``harbor-v0``: folders of tasks in Harbor's format, in containers or sandboxes."""

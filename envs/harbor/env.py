@@ -1,8 +1,9 @@
-"""``harbor-v0``: tasks in Harbor's format, each in a Docker container of its own.
+"""``harbor-v0``: tasks in Harbor's format, each in a Docker container or a sandbox of its own.
 
-The agent reads a task's instruction and calls tools in the container. A message without a call ends
+The agent reads a task's instruction and calls tools in its workspace, a container or, with
+``backend=sandbox``, a sandbox with this machine's programs. A message without a call ends
 the agent's work, and so do the turn limit and the task's time for commands. Only then are the
-task's tests copied into the container, or started in a container of their own, and their reward is
+task's tests copied into the workspace, or started in one of their own, and their reward is
 the episode's. A container that ends, an image that cannot be built, and tests that write no reward
 are failures (``EnvFailure``), never rewards.
 """
@@ -10,7 +11,7 @@ are failures (``EnvFailure``), never rewards.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +22,17 @@ from envs.env import EnvOptions
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.harbor.containers import Containers
 from envs.harbor.gold import ReferencePolicy
+from envs.harbor.host_image import refusal_with_network, refusal_without_network
+from envs.harbor.sandboxes import SandboxBackend, limits_warning, make_task_sandbox
 from envs.harbor.tasks import HarborTask, load_tasks, storage_warning
-from envs.harbor.verifier import REWARD
-from envs.harbor.workspaces import JUDGE, JudgeTool, TaskWorkspaces
+from envs.harbor.verifier import REWARD, ContainerBackend
+from envs.harbor.workspaces import JUDGE, Backend, JudgeTool, TaskWorkspaces
 from envs.options import Card
 from envs.tool_env import ToolEnv, ToolOptions
 from tools.calls import listed, schema_of
 from tools.chat_calls import CHAT
 from tools.registration import make_tools
+from tools.sandbox import SandboxUnavailable
 from tools.syntax import JSON_CALL, TAGS, Call
 from tools.tool import Tool
 from tools.workspace import WorkspaceFailure
@@ -49,7 +53,7 @@ _GOLD_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class HarborOptions(ToolOptions):
-    """Options of the tasks, the tools and the containers."""
+    """Options of the tasks, the tools and the workspaces."""
 
     tasks: str = ""
     """A task folder, or a folder of task folders. Subfolders called train, validation and test
@@ -64,6 +68,9 @@ class HarborOptions(ToolOptions):
     syntax: str = "json"
     """Text format of calls: "json" for Hermes's format, "tags", or "chat" for the format of the
     model's own chat template."""
+    backend: str = "docker"
+    """Where tasks run: "docker", or "sandbox" for bubblewrap with this machine's programs. In a
+    sandbox run only tasks without an image, or whose image is this machine's own."""
     network: bool = True
     """Whether a task has the network that its task.toml asks for. False: no task has one."""
     host_env: str = ""
@@ -82,13 +89,16 @@ class HarborOptions(ToolOptions):
         if self.syntax not in SYNTAXES:
             known = ", ".join(SYNTAXES)
             raise ValueError(f"syntax ({self.syntax!r}) must be one of {known}")
+        if self.backend not in BACKENDS:
+            known = ", ".join(BACKENDS)
+            raise ValueError(f"backend ({self.backend!r}) must be one of {known}")
         if not self.timeout_factor > 0:
             raise ValueError(f"timeout_factor ({self.timeout_factor}) must be > 0")
 
 
 @dataclass(slots=True)
 class HarborState:
-    """An episode's state. The files are in the container."""
+    """An episode's state. The files are in the workspace."""
 
     name: str
     """Name of the task."""
@@ -101,14 +111,14 @@ class HarborEnv(ToolEnv[HarborTask, HarborState]):
     card = Card(
         agent="solves terminal and software tasks in Harbor's format, with a shell and an editor",
         reward="what the task's tests write, from 0 to 1",
-        needs="a Docker engine, and a folder of tasks",
+        needs="a folder of tasks, and a Docker engine or a sandbox",
     )
     forkable = False
-    other_services = ("workspaces", JUDGE)
+    other_services = ("workspaces", JUDGE, "sandbox")
 
     def __init__(self, options: HarborOptions, services: Mapping[str, Any] | None = None) -> None:
         try:
-            tasks = load_tasks(options.tasks, options.only).split(options.split)
+            tasks = _load(options).split(options.split)
         except EmptySplit as error:
             raise ValueError(
                 f"tasks ({options.tasks}): no task is in split {options.split!r}: name folders "
@@ -126,30 +136,17 @@ class HarborEnv(ToolEnv[HarborTask, HarborState]):
     def dataset(cls, options: EnvOptions) -> Dataset[HarborTask] | None:
         """The tasks of all splits."""
         chosen = cast(HarborOptions, options)
-        return load_tasks(chosen.tasks, chosen.only)
+        return _load(chosen)
 
     @classmethod
     @asynccontextmanager
     async def open_services(cls, options: EnvOptions) -> AsyncIterator[Mapping[str, Any]]:
-        """Open the engine, the containers of all episodes, and the tools that act in them."""
+        """Open the backend, the workspaces of all episodes, and the tools that act in them."""
         chosen = cast(HarborOptions, options)
-        data = load_tasks(chosen.tasks, chosen.only)
-        if line := storage_warning(data.tasks):
-            logger.warning(line)
-        names = frozenset(filter(None, (name.strip() for name in chosen.host_env.split(","))))
+        data = _load(chosen)
         async with AsyncExitStack() as stack:
-            try:
-                engine = await stack.enter_async_context(Engine())
-            except WorkspaceFailure as error:
-                raise EnvFailure(f"harbor-v0: {error}", retryable=error.retryable) from error
-            containers = Containers(
-                engine=engine,
-                images=ImageBuilder(engine),
-                network=chosen.network,
-                host_env=names,
-                factor=chosen.timeout_factor,
-            )
-            workspaces = TaskWorkspaces(containers, {task.name: task for task in data.tasks})
+            backend = await BACKENDS[chosen.backend](chosen, data.tasks, stack)
+            workspaces = TaskWorkspaces(backend, {task.name: task for task in data.tasks})
             stack.push_async_callback(workspaces.close)
             made: dict[str, Tool] = make_tools(chosen.tools)
             for tool in made.values():
@@ -157,15 +154,18 @@ class HarborEnv(ToolEnv[HarborTask, HarborState]):
                     tool.pool = workspaces
                 stack.push_async_callback(tool.close)
                 await tool.open()
-            yield {**made, JUDGE: JudgeTool(workspaces), "workspaces": workspaces}
+            services = {**made, JUDGE: JudgeTool(workspaces), "workspaces": workspaces}
+            if isinstance(backend, SandboxBackend):
+                services["sandbox"] = backend.sandbox
+            yield services
 
     def begin(self, task: HarborTask) -> str:
-        """The task's instruction. The container starts at the first call."""
+        """The task's instruction. The workspace starts at the first call."""
         self.state = HarborState(task.name)
         return task.instruction
 
     async def prepare_tools(self, episode: str) -> None:
-        """Give the episode the task's container."""
+        """Give the episode the task's workspace."""
         workspaces = await self.service("workspaces")
         try:
             await workspaces.start_task(episode, self.state.name)
@@ -213,3 +213,54 @@ class HarborEnv(ToolEnv[HarborTask, HarborState]):
                 retryable=False,
             )
         return {"tests": reward}, {"solved": float(reward == high), **found}
+
+
+async def _docker(
+    chosen: HarborOptions, tasks: Sequence[HarborTask], stack: AsyncExitStack
+) -> Backend:
+    """The backend of containers; the stack closes its engine."""
+    if line := storage_warning(tasks):
+        logger.warning(line)
+    try:
+        engine = await stack.enter_async_context(Engine())
+    except WorkspaceFailure as error:
+        raise EnvFailure(f"harbor-v0: {error}", retryable=error.retryable) from error
+    containers = Containers(
+        engine=engine,
+        images=ImageBuilder(engine),
+        network=chosen.network,
+        host_env=_names(chosen.host_env),
+        factor=chosen.timeout_factor,
+    )
+    return ContainerBackend(containers)
+
+
+async def _sandbox(
+    chosen: HarborOptions, tasks: Sequence[HarborTask], stack: AsyncExitStack
+) -> Backend:
+    """The backend of sandboxes; the stack closes its sandbox."""
+    if line := limits_warning(tasks):
+        logger.warning(line)
+    try:
+        sandbox = await stack.enter_async_context(make_task_sandbox(tasks))
+    except SandboxUnavailable as error:
+        raise EnvFailure(f"harbor-v0: {error}", retryable=False) from error
+    return SandboxBackend(sandbox, _names(chosen.host_env), chosen.timeout_factor)
+
+
+BACKENDS: dict[
+    str, Callable[[HarborOptions, Sequence[HarborTask], AsyncExitStack], Awaitable[Backend]]
+] = {"docker": _docker, "sandbox": _sandbox}
+"""Functions that open a backend, by name."""
+
+
+def _load(options: HarborOptions) -> Dataset[HarborTask]:
+    """The tasks of all splits."""
+    refusal = None
+    if options.backend == "sandbox":
+        refusal = refusal_with_network if options.network else refusal_without_network
+    return load_tasks(options.tasks, options.only, refusal)
+
+
+def _names(listed_names: str) -> frozenset[str]:
+    return frozenset(filter(None, (name.strip() for name in listed_names.split(","))))

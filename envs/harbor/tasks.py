@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -43,7 +43,9 @@ class HarborTask:
         return self.folder / "solution"
 
 
-def load_tasks(source: str, only: str = "") -> Dataset[HarborTask]:
+def load_tasks(
+    source: str, only: str = "", refusal: Callable[[HarborTask], str] | None = None
+) -> Dataset[HarborTask]:
     """The tasks in a folder, and in its subfolders.
 
     The names of the subfolders ``train``, ``validation`` and ``test`` name the split of their
@@ -52,23 +54,26 @@ def load_tasks(source: str, only: str = "") -> Dataset[HarborTask]:
     Args:
         source: a task folder, or a folder of task folders.
         only: patterns of names, with commas between them; other tasks are left out.
+        refusal: returns why a task cannot be played, or "". None for tasks in containers.
 
     Raises:
         ValueError: there is no task, or a task cannot be played. The message names the task.
     """
     if not source:
         raise ValueError("tasks is missing: name a folder of Harbor tasks, as in tasks=FOLDER")
-    return _load_tasks(str(Path(source).resolve()), only)
+    return _load_tasks(str(Path(source).resolve()), only, refusal or container_refusal)
 
 
 @lru_cache(maxsize=16)
-def _load_tasks(source: str, only: str) -> Dataset[HarborTask]:
+def _load_tasks(
+    source: str, only: str, refusal: Callable[[HarborTask], str]
+) -> Dataset[HarborTask]:
     home = Path(source)
     found = [task for task in _read(home) if _chosen(task.name, only)]
     if not found:
         which = f" that match only ({only})" if only else ""
         raise ValueError(f"tasks ({source}): no folders with {CONFIG}{which}")
-    refused = [(task, why) for task in found if (why := _refusal(task))]
+    refused = [(task, why) for task in found if (why := refusal(task))]
     if refused:
         shown = "; ".join(f"{task.name}: {why}" for task, why in refused[:_SHOWN])
         more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
@@ -101,14 +106,21 @@ def _task(folder: Path, name: str) -> HarborTask:
     return HarborTask(name, folder, instruction, config)
 
 
-def _refusal(task: HarborTask) -> str:
-    """Why a task cannot be played, or ""."""
+def common_refusal(task: HarborTask) -> str:
+    """Why a task can be played nowhere, or ""."""
     if why := task.config.refusal():
         return why
     if (task.environment / "docker-compose.yaml").exists():
         return "environment/docker-compose.yaml: tasks of several containers cannot be played"
     if not (task.tests / "test.sh").is_file():
         return "tests/test.sh is missing"
+    return ""
+
+
+def container_refusal(task: HarborTask) -> str:
+    """Why a task cannot be played in a container, or ""."""
+    if why := common_refusal(task):
+        return why
     if not task.config.environment.docker_image and not _dockerfile(task.environment):
         return "it has neither environment/Dockerfile nor environment.docker_image"
     verifier = task.config.verifier

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import functools
 import io
 import json
 import math
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
 
 from envs.harbor.config import Artifact, resolved
@@ -16,15 +17,16 @@ from envs.harbor.containers import Containers, upload
 from envs.harbor.tasks import HarborTask
 from tools.workspace.docker import BuildFailed, Container, DockerWorkspace
 from tools.workspace.errors import WorkspaceFailure
+from tools.workspace.workspace import Workspace
 
 REWARD = "reward"
 """Name of the reward among several numbers, as in Harbor."""
 LOGS = "/logs/verifier"
-_MAX_REWARD = 1 << 20
+MAX_REWARD = 1 << 20
 """Maximum number of bytes of a reward file."""
 _MAX_ARTIFACT = 256 << 20
 """Maximum number of bytes of one artifact."""
-_TAIL = 500
+TAIL = 500
 """Number of characters of the tests' output that a failure repeats."""
 _PUBLISHED = Artifact(source="/logs/artifacts")
 _CLEARED = f"rm -rf {LOGS} && mkdir -p {LOGS} && chmod 777 {LOGS}"
@@ -32,6 +34,26 @@ _CLEARED = f"rm -rf {LOGS} && mkdir -p {LOGS} && chmod 777 {LOGS}"
 
 class VerifierFailed(WorkspaceFailure):
     """Raised when a task's tests give no reward: they crash, take too long or write no number."""
+
+
+class ContainerBackend:
+    """Makes and judges the workspaces of tasks in containers.
+
+    Args:
+        containers: makes containers.
+    """
+
+    def __init__(self, containers: Containers) -> None:
+        self._containers = containers
+
+    async def agent(self, task: HarborTask) -> Workspace:
+        """Start the container in which a task's agent works; see ``Backend.agent``."""
+        return await self._containers.agent(task)
+
+    async def verify(self, task: HarborTask, workspace: Workspace) -> dict[str, float]:
+        """Run a task's tests on what its agent left; see ``Backend.verify``."""
+        assert isinstance(workspace, DockerWorkspace)
+        return await verify(task, workspace, self._containers)
 
 
 async def verify(
@@ -79,7 +101,7 @@ async def _judge(
         )
         async with execution as running:
             async for part in running.output():
-                tail = (tail + part.decode(errors="replace"))[-_TAIL:]
+                tail = (tail + part.decode(errors="replace"))[-TAIL:]
     except WorkspaceFailure as error:
         await container.check_running()
         if loop.time() - started < wall_s:
@@ -88,13 +110,24 @@ async def _judge(
             f"task {task.name}: the tests took longer than verifier.timeout_sec "
             f"({wall_s:g} s): {tail[-200:].strip()}"
         ) from error
-    return await _rewards(task, container, tail)
+    return await read_rewards(task, functools.partial(_file, container), tail)
 
 
-async def _rewards(task: HarborTask, container: Container, tail: str) -> dict[str, float]:
-    """The numbers in ``reward.json`` or else ``reward.txt``."""
-    text = await _file(container, "reward.txt")
-    table = await _file(container, "reward.json")
+async def read_rewards(
+    task: HarborTask, read: Callable[[str], Awaitable[str | None]], tail: str
+) -> dict[str, float]:
+    """The numbers in ``reward.json`` or else ``reward.txt``.
+
+    Args:
+        task: the task whose tests have run.
+        read: returns the text of a file in the folder of rewards, or None if it is missing.
+        tail: the end of the tests' output, for messages.
+
+    Raises:
+        VerifierFailed: there is no reward.
+    """
+    text = await read("reward.txt")
+    table = await read("reward.json")
     try:
         if table is not None:
             found = _numbers(table)
@@ -114,7 +147,7 @@ async def _rewards(task: HarborTask, container: Container, tail: str) -> dict[st
 
 async def _file(container: Container, name: str) -> str | None:
     try:
-        data = await container.read_file(f"{LOGS}/{name}", _MAX_REWARD)
+        data = await container.read_file(f"{LOGS}/{name}", MAX_REWARD)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

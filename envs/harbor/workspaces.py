@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
-from envs.harbor.containers import Containers
 from envs.harbor.tasks import HarborTask
-from envs.harbor.verifier import verify
 from tools.tool import ToolContext, ToolFailure, ToolResult
 from tools.workspace import Workspace, WorkspaceFailure
-from tools.workspace.docker import DockerWorkspace
 from tools.workspace.pool import WorkspacePool
 from tools.workspace.tool import WorkspaceTool
 
 JUDGE = "judge"
 
 
+class Backend(Protocol):
+    """Makes and judges the workspaces of tasks."""
+
+    async def agent(self, task: HarborTask) -> Workspace:
+        """Start the workspace in which a task's agent works.
+
+        Raises:
+            WorkspaceFailure: the workspace does not start.
+        """
+        ...
+
+    async def verify(self, task: HarborTask, workspace: Workspace) -> dict[str, float]:
+        """Run a task's tests on what its agent left, and return their numbers by name.
+
+        Raises:
+            WorkspaceFailure: the tests give no reward, or the infrastructure fails.
+        """
+        ...
+
+
 class TaskWorkspaces(WorkspacePool):
-    """A container for each episode.
+    """A workspace for each episode.
 
     Args:
-        containers: makes containers.
+        backend: makes and judges workspaces. The environment opens and closes it.
         tasks: the tasks by name.
     """
 
-    def __init__(self, containers: Containers, tasks: Mapping[str, HarborTask]) -> None:
+    def __init__(self, backend: Backend, tasks: Mapping[str, HarborTask]) -> None:
         super().__init__(_no_sandbox)
-        self.containers = containers
+        self.backend = backend
         self.tasks = tasks
 
     async def open(self) -> None:
-        """Do nothing: the environment opens and closes the engine."""
+        """Do nothing: the environment opens and closes the backend."""
 
     async def close(self) -> None:
-        """Remove the containers of all episodes."""
+        """End the workspaces of all episodes."""
         await self.end_all()
 
     def make(self, files: Mapping[str, str | bytes] | None = None) -> Workspace:
-        """Refuse: a container belongs to a task.
+        """Refuse: a workspace belongs to a task.
 
         Raises:
             WorkspaceFailure: always.
@@ -46,12 +63,12 @@ class TaskWorkspaces(WorkspacePool):
         raise WorkspaceFailure("a tool was called outside of an episode", retryable=False)
 
     async def start_task(self, episode: str, name: str) -> None:
-        """Give an episode the container of a task.
+        """Give an episode the workspace of a task.
 
         Raises:
-            WorkspaceFailure: the container cannot be made.
+            WorkspaceFailure: the workspace cannot be made.
         """
-        await self.adopt(episode, await self.containers.agent(self.tasks[name]))
+        await self.adopt(episode, await self.backend.agent(self.tasks[name]))
 
 
 class JudgeTool(WorkspaceTool):
@@ -75,14 +92,13 @@ class JudgeTool(WorkspaceTool):
             context: names the episode.
         """
         workspace = self._workspaces.get(context.session)
-        assert isinstance(workspace, DockerWorkspace)
-        workspaces = self._workspaces
+        judged = self._workspaces
         try:
-            found = await verify(workspaces.tasks[task], workspace, workspaces.containers)
+            found = await judged.backend.verify(judged.tasks[task], workspace)
         except WorkspaceFailure as error:
             raise ToolFailure(str(error), retryable=error.retryable) from error
         return ToolResult(str(found), data=found)
 
 
 def _no_sandbox() -> NoReturn:
-    raise WorkspaceFailure("workspaces of tasks are containers, not sandboxes", retryable=False)
+    raise WorkspaceFailure("a workspace belongs to a task", retryable=False)

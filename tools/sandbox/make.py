@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tools.sandbox.backends.bwrap import BwrapLauncher
 from tools.sandbox.backends.docker.launcher import DockerLauncher
@@ -81,6 +81,20 @@ def make_sandbox(
         python=python,
         runtime=runtime,
     )
+
+
+def linked_sandbox(links: Mapping[str, str], limits: Limits, *, max_sessions: int = 64) -> Sandbox:
+    """A sandbox of backend bwrap whose read-only root also has symbolic links.
+
+    Programs can thus write to a path such as ``/app``, which leads to their folder.
+
+    Args:
+        links: absolute paths of the links and their targets, which lie below ``/tmp``.
+        limits: default limits of each run.
+        max_sessions: maximum number of open sessions.
+    """
+    workers = min(2 * len(os.sched_getaffinity(0)), MAX_WORKERS)
+    return Sandbox([BwrapLauncher(None, links)], limits, workers, max_sessions)
 
 
 def _check_level(min_isolation: str | None) -> None:

@@ -340,6 +340,7 @@ class Shell:
     def unpack(self, path: str, state: str, folder: str) -> dict[str, Any]:
         """Continue as the workspace whose archive is the file ``path``."""
         with tarfile.open(os.path.join(self.folder, path)) as archive:
+            _check_members(archive.getmembers())
             archive.extraction_filter = lambda member, _: member
             archive.extractall(self.folder)
         os.unlink(os.path.join(self.folder, path))
@@ -354,3 +355,18 @@ class Shell:
         except OSError as error:
             answer = {"errno": error.errno or 5, "message": error.strerror or str(error)}
         return json.dumps(answer)
+
+
+def _check_members(members: list[tarfile.TarInfo]) -> None:
+    """Check that an archive, which an agent may have made, writes only below its folder.
+
+    Raises:
+        OSError: a member leads elsewhere, by its own name or through a link of the archive.
+    """
+    links = {os.path.normpath(member.name) for member in members if member.issym()}
+    for member in members:
+        for name in [member.name, *([member.linkname] if member.islnk() else [])]:
+            parts = os.path.normpath(name).split("/")
+            above = {"/".join(parts[:count]) for count in range(1, len(parts))}
+            if name.startswith("/") or parts[0] == ".." or above & links:
+                raise OSError(22, f"the archive leads out of its folder: {name[:100]!r}")

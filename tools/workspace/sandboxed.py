@@ -13,7 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tools.sandbox import AnySandbox, AnySession, CallResult, SandboxFailure, SessionOver, Status
+from tools.sandbox import (
+    AnySandbox,
+    AnySession,
+    CallResult,
+    Limits,
+    SandboxFailure,
+    SessionOver,
+    Status,
+)
 from tools.workspace.errors import ForkRefused, WorkspaceFailure, WorkspaceOver
 from tools.workspace.workspace import CommandResult
 
@@ -48,6 +56,7 @@ class SandboxWorkspace:
         sandbox: a running sandbox. Its limits apply to all processes of the workspace together;
             its ``wall_s`` is the default time limit of a command.
         files: contents by relative path, with which the workspace starts.
+        limits: the workspace's limits, or None for the sandbox's.
         max_chars: maximum number of characters of a command's output.
         idle_s: seconds without a call after which the workspace ends.
         life_s: seconds after which the workspace ends in any case.
@@ -60,6 +69,7 @@ class SandboxWorkspace:
         sandbox: AnySandbox,
         files: Mapping[str, str | bytes] | None = None,
         *,
+        limits: Limits | None = None,
         max_chars: int = 10_000,
         idle_s: float = 3600.0,
         life_s: float = 86_400.0,
@@ -67,8 +77,9 @@ class SandboxWorkspace:
         self._sandbox = sandbox
         self._max_chars = max_chars
         self._times = (idle_s, life_s)
-        limits = replace(sandbox.limits, output_kb=max(_ANSWER_KB, sandbox.limits.output_kb))
-        self._session: AnySession = sandbox.session(files, limits, idle_s=idle_s, life_s=life_s)
+        self._limits = limits or sandbox.limits
+        bounds = replace(self._limits, output_kb=max(_ANSWER_KB, self._limits.output_kb))
+        self._session: AnySession = sandbox.session(files, bounds, idle_s=idle_s, life_s=life_s)
         self._lock = asyncio.Lock()
         self._started_at: float | None = None
         self._called_at = 0.0
@@ -84,7 +95,7 @@ class SandboxWorkspace:
         """
         if "\0" in command:
             raise ValueError("a command cannot have a NUL character")
-        seconds = self._sandbox.limits.wall_s if wall_s is None else wall_s
+        seconds = self._limits.wall_s if wall_s is None else wall_s
         if not seconds > 0:
             raise ValueError(f"wall_s ({seconds}) must be above 0")
         async with self._lock:
@@ -133,8 +144,19 @@ class SandboxWorkspace:
 
         Its files must have at most 16 MiB. Background jobs are not copied.
         """
+        return await self._copy(_MAX_FORKED, with_shell=True)
+
+    async def copy_files(self, max_bytes: int) -> SandboxWorkspace:
+        """A second workspace with copies of the files, but with a shell in its first state.
+
+        Raises:
+            ForkRefused: the files have more than ``max_bytes``.
+        """
+        return await self._copy(max_bytes, with_shell=False)
+
+    async def _copy(self, max_bytes: int, *, with_shell: bool) -> SandboxWorkspace:
         async with self._lock:
-            packed = await self._call("pack", _MAX_FORKED)
+            packed = await self._call("pack", max_bytes)
             if refusal := packed.get("refused") or packed.get("message"):
                 raise ForkRefused(f"the workspace cannot be copied: {refusal}")
             parts = []
@@ -142,12 +164,17 @@ class SandboxWorkspace:
                 parts.append(_bytes(await self._call("packed", start, start + _PART)))
         idle_s, life_s = self._times
         twin = SandboxWorkspace(
-            self._sandbox, max_chars=self._max_chars, idle_s=idle_s, life_s=life_s
+            self._sandbox,
+            limits=self._limits,
+            max_chars=self._max_chars,
+            idle_s=idle_s,
+            life_s=life_s,
         )
         try:
             await twin.write(".turnwise-copy.tar", b"".join(parts))
             async with twin._lock:
-                state, folder = str(packed.get("state", "")), str(packed.get("folder", ""))
+                state = str(packed.get("state", "")) if with_shell else ""
+                folder = str(packed.get("folder", ""))
                 made = await twin._call("unpack", ".turnwise-copy.tar", state, folder)
         except BaseException:
             await twin.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tarfile
 
 import backends
 import pytest
 import pytest_asyncio
 
 from tools.sandbox import Limits, SandboxUnavailable, make_sandbox
-from tools.workspace import ForkRefused, WorkspaceOver
+from tools.workspace import ForkRefused, WorkspaceOver, driver
 from tools.workspace.sandboxed import SandboxWorkspace
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -119,6 +120,46 @@ async def test_a_copy_goes_on_alone_with_files_and_state(workspace):
         assert await output(twin, "g; cat a.txt") == "g2\nchanged"
     finally:
         await twin.close()
+
+
+async def test_a_copy_of_the_files_has_a_shell_in_its_first_state(workspace):
+    await workspace.run("cd notes; x=1; g() { echo g; }; alias cat='echo no'; echo new > a.txt")
+    try:
+        twin = await workspace.copy_files(1 << 20)
+    except ForkRefused as refused:
+        pytest.skip(str(refused))
+    try:
+        assert await output(
+            twin, "cat notes/a.txt; echo [$x]; type g 2>/dev/null | grep -c function"
+        ) == ("new\n[]\n0")
+    finally:
+        await twin.close()
+    with pytest.raises(ForkRefused, match="more than 10 bytes"):
+        await workspace.copy_files(10)
+
+
+def member(name, kind=tarfile.REGTYPE, linkname=""):
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, linkname
+    return made
+
+
+@pytest.mark.asyncio(loop_scope="function")
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("/tmp/bin/cat")],
+        [member("../bin/cat")],
+        [member("a/../../x")],
+        [member("a", tarfile.SYMTYPE, "/tmp"), member("a/bin/cat")],
+        [member("b/./a", tarfile.SYMTYPE, "/tmp"), member("b//a/bin/cat")],
+        [member("x", tarfile.LNKTYPE, "/tmp/logs/reward")],
+    ],
+)
+async def test_an_archive_that_leads_out_of_its_folder_is_refused(members):
+    with pytest.raises(OSError, match="leads out of its folder"):
+        driver._check_members(members)
+    driver._check_members([member("a"), member("b", tarfile.SYMTYPE, "/tmp"), member("c/d")])
 
 
 async def test_a_closed_workspace_says_so(sandbox):

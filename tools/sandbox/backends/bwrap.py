@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tools.sandbox.backends import bundle, cgroup, identity, interpreter, launcher, seccomp
@@ -42,6 +42,10 @@ class BwrapLauncher:
 
     This has two reasons. The kernel does not apply the limit of processes to root. Also, bubblewrap
     as root covers parts of /proc, after which the kernel refuses to mount a new /proc for each run.
+
+    Args:
+        python: path of the interpreter that runs programs, or None for the current one.
+        links: symbolic links in the read-only root, from their path to their target.
     """
 
     backend = "bwrap"
@@ -49,7 +53,8 @@ class BwrapLauncher:
     start_s = 30.0
     lost: tuple[str, ...] = ()
 
-    def __init__(self, python: str | None) -> None:
+    def __init__(self, python: str | None, links: Mapping[str, str] | None = None) -> None:
+        self._links = dict(links or {})
         self.enforced_by = "rlimit+watchdog"
         self._python = python
         self._groups: dict[int, cgroup.Group] = {}
@@ -82,7 +87,7 @@ class BwrapLauncher:
             bundle_fd = bundle.write(config)
             opened.callback(os.close, bundle_fd)
             keep = [control_fd, bundle_fd, *group.descriptors]
-            text = "\0".join([*_options(python), ""]).encode()
+            text = "\0".join([*_options(python, self._links), ""]).encode()
             options_fd = bundle.anonymous_file("options", text)
             opened.callback(os.close, options_fd)
             keep.append(options_fd)
@@ -186,7 +191,7 @@ def _pass_file(path: Path, opened: contextlib.ExitStack, keep: list[int]) -> str
     return f"/proc/self/fd/{fd}"
 
 
-def _options(python: interpreter.Interpreter) -> Iterator[str]:
+def _options(python: interpreter.Interpreter, links: Mapping[str, str]) -> Iterator[str]:
     yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net")
     yield from ("--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session")
     # The zygote is process 1, because programs could read a process 1 of bubblewrap.
@@ -201,6 +206,8 @@ def _options(python: interpreter.Interpreter) -> Iterator[str]:
             yield from ("--symlink", str(Path(name).readlink()), name)
         else:
             yield from ("--ro-bind-try", name, name)
+    for path, target in links.items():
+        yield from ("--symlink", target, path)
     yield from ("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache")
     yield from ("--ro-bind-try", "/etc/localtime", "/etc/localtime")
     if not Path(python.prefix).is_relative_to("/usr"):
