@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import backends
 import host_image
 import pytest
 
@@ -22,11 +23,11 @@ def tasks() -> Path:
 
 @pytest.fixture(scope="session")
 def docker_client():
-    """A client of the engine, which has the tasks' base image; skips without an engine."""
+    """A client of the engine, which has the tasks' base image; missing without an engine."""
     try:
         client = engine.connect()
     except SandboxUnavailable as error:
-        pytest.skip(str(error))
+        backends.missing("docker", str(error))
     host_image.ensure(client)
     yield client
     client.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import host_image
 import pytest
+from harbor_tasks import TASKS, write_tasks
 
 import envs
 from envs.play import aplay, gold_of
@@ -50,6 +51,43 @@ async def test_the_solution_earns_1_and_no_work_earns_0(env, task, containers):
     assert played.steps[-1].info["scores"]["solved"] == 1.0
     assert (await aplay(env, stop, seed=0, task=task)).reward == 0.0
     assert await gone(containers)
+
+
+@pytest.mark.slow
+async def test_ten_folders_with_their_solutions_earn_1_and_without_work_0(
+    docker_client, tmp_path, containers
+):
+    folder = write_tasks(tmp_path, f"{host_image.NAME}:latest")
+    made = envs.make("harbor", tasks=folder, split="all")
+    assert [task.name for task in made.tasks] == list(TASKS)
+
+    async def both(task: int) -> tuple[float, float]:
+        solved, idle = made.group(2)
+        try:
+            first = await aplay(solved, gold_of(solved), seed=0, task=task)
+            return first.reward, (await aplay(idle, stop, seed=0, task=task)).reward
+        finally:
+            await solved.aclose()
+            await idle.aclose()
+
+    try:
+        played = await asyncio.gather(*(both(task) for task in range(len(TASKS))))
+    finally:
+        await made.aclose()
+    assert dict(zip(TASKS, played, strict=True)) == dict.fromkeys(TASKS, (1.0, 0.0))
+    assert await gone(containers)
+
+
+@pytest.mark.slow
+def test_check_env_holds_and_the_solution_is_the_gold_policy(docker_client, tasks):
+    made = envs.make("harbor", tasks=tasks, split="all")
+    try:
+        report = envs.check_env(
+            made, num_tasks=1, num_gold_tasks=3, num_interleaved=4, num_threads=2, max_rule_s=600
+        )
+    finally:
+        made.close()
+    assert (report.skipped, report.num_gold_tasks) == ((), 3)
 
 
 async def test_the_three_tools_act_in_one_container(env):
