@@ -20,6 +20,8 @@ from rl.run.folder import read_jsonl
 from rl.settings.lora import LoraConfig
 from rl.train import main
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"env.max_turns": 2, "threads": 1, "steps": 3, "save_every": 1}
 TIMINGS = ("time/", "step_time", "tokens_per_second")
 

@@ -12,6 +12,8 @@ from ranked_cases import CASES, learned, resumed, run_ranks, save_models, saved,
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+pytestmark = pytest.mark.slow
+
 WITH_THREE = ("grpo", "grpo-kl", "ppo", "lora", "empty-rank")
 RESUMED = ("grpo-kl", "ppo-own-critic", "lora", "prime")
 PAIRS = [*((2, name) for name in CASES), *((3, name) for name in WITH_THREE)]
