@@ -20,6 +20,7 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
 from rl.credit.losses import TokenScores
 from rl.credit.steps import policy_portions
+from rl.learner.ranks.world import SOLO
 from rl.learner.scoring import ScoringModel
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
@@ -71,6 +72,8 @@ VALUES, BELIEFS = table(3, 0.5), table(4, 1.0)
 class TableModel(ScoringModel):
     """A model whose scores depend on a token's id alone."""
 
+    world = SOLO
+
     def __init__(self, logprobs, with_values, packing):
         self.packs = packing
         self.logprobs = nn.Parameter(logprobs.clone())
@@ -89,6 +92,9 @@ class TableModel(ScoringModel):
         return batch.micro_batches(
             max_tokens, episodes, whole=whole, packed=max_tokens * self.packs
         )
+
+    def shared(self, parts):
+        return [(micro, True) for micro in parts]
 
     def score(self, micro):
         def read(numbers):
@@ -113,7 +119,7 @@ class Beliefs:
         pass
 
 
-def reference(model, algorithm, temperature, memory, *, packing):
+def reference(model, algorithm, temperature, *, memory, packing, world):
     """What divergences are measured from, where any is."""
     return TableModel(REFERENCE, False, packing) if algorithm.kl.coef > 0 else None
 
@@ -123,10 +129,11 @@ def make_learner(row, max_tokens=10_000, packing=False):
     with (
         mock.patch(
             home + "ScoringModel",
-            lambda *_, with_values, memory, packing: TableModel(LOGPROBS, with_values, packing),
+            lambda *_, with_values, packing, **_rest: TableModel(LOGPROBS, with_values, packing),
         ),
         mock.patch(home + "make_reference", reference),
-        mock.patch(home + "TokenRewards", lambda *_: Beliefs()),
+        mock.patch(home + "TokenRewards", lambda *_, **_rest: Beliefs()),
+        mock.patch(home + "shard"),
     ):
         return Updater(None, row, FREE, max_tokens_per_micro_batch=max_tokens, packing=packing)
 
