@@ -79,7 +79,8 @@ MAY_CHANGE = (
 )
 """Keys, or prefixes of keys, of settings that a resumed run is allowed to change. A change of these
 settings alters an update by rounding at most."""
-_NOT_REPORTED = ("resume", "out", "dry_run")
+_NOT_REPORTED = ("resume", "out", "dry_run", "learner")
+"""The key ``learner`` itself is from earlier versions: now ``learner.name`` has its value."""
 _TASKS = "env.options.tasks"
 _EPISODES = re.compile(
     r"\.?(?:step|validation|test)-(\d+|before|after)"

@@ -6,6 +6,7 @@ A layer's weights are gathered when its forward or backward pass begins, and fre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,6 +103,11 @@ class Ranks(World):
         # No source: each rank has the complete tensor, and nothing is sent.
         whole = whole.to(like.device, like.dtype)
         return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+    def load(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """Load complete tensors into a module that is divided among the ranks."""
+        current = module.state_dict()
+        module.load_state_dict({name: self.part(x, current[name]) for name, x in state.items()})
 
     def divided_as(self, like: Tensor, own: Tensor) -> Tensor:
         """The divided tensor of which ``own`` is this rank's part."""

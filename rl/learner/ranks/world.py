@@ -63,8 +63,7 @@ class World:
 
     def load(self, module: nn.Module, state: Mapping[str, Any]) -> None:
         """Load complete tensors into a module, which may be divided among the ranks."""
-        current = module.state_dict()
-        module.load_state_dict({name: self.part(x, current[name]) for name, x in state.items()})
+        module.load_state_dict(state)
 
     def share(self, items: Sequence[Item], cost: Callable[[Item], int]) -> list[tuple[Item, bool]]:
         """The items that this rank computes, each with whether its result counts.

@@ -65,6 +65,27 @@ async def test_it_speaks_the_learners_protocol_and_ends_with_its_ranks(tmp_path)
         await learner.score([1, 2], 1.0)
 
 
+async def test_bfloat16_is_near_one_process_and_its_checkpoint_continues_exactly(tmp_path):
+    """Ranks keep float32 weights, so what a checkpoint's bfloat16 weights lack is saved as well."""
+    save_models(tmp_path)
+    case = Case(dtype="bfloat16")
+    spec, groups = case.spec(tmp_path), Experience(episodes(case))
+    learner, alone = await open_ranks(spec, host([]), 2, 120.0), await open_local(spec, host([]))
+    try:
+        assert learner.facts == alone.facts
+        ours, theirs = await learner.update(groups, 1), await alone.update(groups, 1)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.02)
+        assert ours["entropy"] == pytest.approx(theirs["entropy"], rel=0.01)
+        found = await (await learner.weights(1)).tensors()
+        assert {x.dtype for x in found.values()} == {torch.bfloat16}
+        await learner.save(tmp_path / "c", resumable=True)
+        second = await learner.update(groups, 2)
+        await learner.load(tmp_path / "c")
+        assert await learner.update(groups, 2) == second
+    finally:
+        await learner.close()
+
+
 async def test_ranks_that_hang_are_lost_at_their_deadline(tmp_path):
     save_models(tmp_path)
     learner = await open_ranks(CASES["grpo"].spec(tmp_path), host([]), 2, 120.0)

@@ -32,6 +32,9 @@ def two(folder):
     jobs = updates(folder, CASES)
     for name in RESUMED:
         jobs[f"save {name}"] = partial(saved, CASES[name], folder, folder / f"two-{name}")
+        checkpoint = folder / f"one-{name}"
+        asyncio.run(saved(CASES[name], folder, checkpoint))
+        jobs[f"resume {name}"] = partial(resumed, CASES[name], folder, checkpoint)
     jobs["unwritable"] = partial(unwritable, folder)
     return run_ranks(2, jobs, folder)
 
@@ -71,10 +74,12 @@ def test_ranks_make_the_updates_of_one_process(size, name, folder, request):
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_checkpoint_of_two_ranks_is_continued_by_one_and_by_three(name, two, three, folder):
+def test_a_checkpoint_is_continued_by_another_number_of_ranks(name, two, three, folder):
+    """Two ranks' by one process and by three ranks, and one process's by two ranks."""
     metrics, weights = two[0][f"save {name}"]
     alone = asyncio.run(resumed(CASES[name], folder, folder / f"two-{name}"))
-    for state, version, theirs, found in (alone, three[0][f"resume {name}"]):
+    continued = alone, three[0][f"resume {name}"], two[0][f"resume {name}"]
+    for state, version, theirs, found in continued:
         assert (state, version) == ({"mine": 7}, 3)
         assert_near(theirs, metrics)
         assert_near({k: np.asarray(x) for k, x in found.items()}, weights)

@@ -65,7 +65,9 @@ class World:
             "secret": str(self.secret),
             "victim": self.victim.pid,
             "trainer": os.getpid(),
-            "host_group": os.getpgid(0),
+            # In a container the tests may be in group 1, and a signal to group 1 is one to all
+            # processes that the sender may reach, its own included.
+            "host_group": group if (group := os.getpgid(0)) > 1 else os.getpgid(self.victim.pid),
             "tcp": self.tcp,
             "udp": self.udp,
             "unix_path": self.path,
