@@ -28,11 +28,14 @@ _NAMES = {
     "algo.name": "algo",
     "algo.row.advantage.name": "algo.advantage",
     "algo.row.surrogate.name": "algo.surrogate",
+    "learner.name": "learner",
     "policy.name": "policy",
     "partner.name": "partner",
     "log.name": "log",
 }
-_INNER = re.compile(r"^(env\.)options\.|^(algo\.)row\.|^(policy\.|partner\.|log\.)settings\.")
+_INNER = re.compile(
+    r"^(env\.)options\.|^(algo\.)row\.|^(learner\.|policy\.|partner\.|log\.)settings\."
+)
 
 
 def read_settings(path: str) -> dict[str, str]:

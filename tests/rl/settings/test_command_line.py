@@ -386,6 +386,8 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
         .replace("env.options.", "env.")
         .replace("algo.name", "algo")
         .replace("algo.row.", "algo.")
+        .replace("learner.name", "learner")
+        .replace("learner.settings.", "learner.")
         .replace("policy.name", "policy")
         .replace("policy.settings.", "policy.")
         .replace("partner.name", "partner")

@@ -156,6 +156,9 @@ def test_a_run_that_loses_a_rank_continues_and_learns_the_same(words, tmp_path, 
         assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-6)
         assert mine["reward"] == theirs["reward"]
     assert json.loads((broken / "result.json").read_text())["steps"] == 3
+    # One process continues the ranks' run, whose settings need not be repeated.
+    assert main([f"resume={broken}", "steps=4", "learner.ranks=1"]) == 0
+    assert [r["step"] for r in lines(broken)] == [1, 2, 3, 4]
 
 
 def test_a_run_without_restarts_ends_in_one_line(words, tmp_path, monkeypatch, capfd):
