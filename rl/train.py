@@ -219,7 +219,8 @@ async def _learn(
         agreement = await trainer.shape(step, groups)
     # In threads, also the files: episodes that are played ahead continue.
     metrics: dict[str, Any] = {"step": step}
-    metrics |= await asyncio.to_thread(rollout_metrics, groups, trainer.runtime.success_score)
+    known = trainer.runtime.success_score, trainer.reward_range
+    metrics |= await asyncio.to_thread(rollout_metrics, groups, *known)
     metrics |= await trainer.runtime.service_metrics.take()
     with phase("write"):
         write = partial(trainer.folder.write_trajectories, step, groups)
