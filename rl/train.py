@@ -65,8 +65,6 @@ async def train(
 ) -> Outcome:
     """Train as ``config`` specifies, in the process of ``host``, with additional callbacks.
 
-    A run whose learner is lost continues from its newest checkpoint (``learner.restarts``).
-
     Raises:
         UsageError: a setting is wrong, or the folder's run is another one, or still runs.
         RunFailure: a callback raised an error; the finished steps are saved.
