@@ -80,7 +80,7 @@ def test_the_loop_answers_while_weights_are_written_and_episodes_are_judged(
 def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(words, tmp_path, monkeypatch, loops):
     save, seen = rl.learner.local.save_checkpoint, []
 
-    def slow(folder, model, tokenizer, state):
+    def slow(folder, model, tokenizer, state, weights=None):
         loop, trainer = loops[0]
         if folder.name == "step-000001":
             before = as_saved(state)
@@ -105,7 +105,7 @@ def test_a_validation_counts_although_a_stop_is_requested_during_its_save(
 ):
     save = rl.learner.local.save_checkpoint
 
-    def interrupted(folder, model, tokenizer, state):
+    def interrupted(folder, model, tokenizer, state, weights=None):
         if folder.name == "best" and state["step"] == 1:
             os.kill(os.getpid(), signal.SIGINT)
             # The first answer may come before the request is heard.
