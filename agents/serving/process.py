@@ -41,6 +41,8 @@ class ServerProcess(ABC):
 
     def __init__(self, log: Path | None = None) -> None:
         self.log = log
+        self.host = "127.0.0.1"
+        """The address at which the server listens."""
         self.port = 0
         """The port of the most recent start."""
         self._process: asyncio.subprocess.Process | None = None
@@ -49,7 +51,7 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """The command line of a server that listens at ``self.port``."""
+        """The command line of a server that listens at ``self.host`` and ``self.port``."""
 
     @abstractmethod
     def client(
@@ -68,7 +70,7 @@ class ServerProcess(ABC):
     @property
     def url(self) -> str:
         """The URL at which the server listens."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def running(self) -> bool:
@@ -81,7 +83,7 @@ class ServerProcess(ABC):
         Raises:
             ServerGone: the program does not exist, or the process cannot be started.
         """
-        self.port = _free_port()
+        self.port = free_port(self.host)
         command = self.command()
         program = command[0]
         if shutil.which(program) is None:
@@ -155,8 +157,9 @@ class ServerProcess(ABC):
             await asyncio.sleep(0.02)
 
 
-def _free_port() -> int:
+def free_port(host: str) -> int:
+    """A port of this machine's address ``host`` at which nothing listens now."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((host, 0))
         port: int = listener.getsockname()[1]
         return port

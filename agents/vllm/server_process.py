@@ -41,7 +41,7 @@ class VLLMServerProcess(ServerProcess):
 
     def command(self) -> list[str]:
         """The command line of a server at ``self.port``."""
-        return command_line(self.config, self.port)
+        return command_line(self.config, self.port, self.host)
 
     def client(
         self, session: aiohttp.ClientSession, *, short_s: float, load_s: float
@@ -82,10 +82,10 @@ class VLLMServerProcess(ServerProcess):
         )
 
 
-def command_line(config: ServerConfig, port: int) -> list[str]:
+def command_line(config: ServerConfig, port: int, host: str = "127.0.0.1") -> list[str]:
     """Command line of a server that reports log-probabilities of its sampling distribution."""
     words = [config.python, "-m", "vllm.entrypoints.openai.api_server"]
-    words += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "turnwise"]
+    words += ["--host", host, "--port", str(port), "--served-model-name", "turnwise"]
     words += ["--enable-scale-out", "--disable-uvicorn-access-log"]
     words += as_words(config.core_arguments())
     if config.cpu:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rl.cluster.cluster import THIS_MACHINE, Cluster
 from rl.errors import UsageError
 from rl.learner.settings import LearnerChoice, LocalLearnerConfig
 from tools.registry import PluginImportError, Registry
@@ -52,8 +53,8 @@ def open_of(name: str) -> OpenLearner:
     return found
 
 
-def opening_of(choice: LearnerChoice) -> OpenLearner:
-    """The function that opens a chosen learner with its settings.
+def opening_of(choice: LearnerChoice, cluster: Cluster = THIS_MACHINE) -> OpenLearner:
+    """The function that opens a chosen learner with its settings, and its ranks on a cluster.
 
     Raises:
         UnknownNameError, UsageError: as :func:`open_of`.
@@ -63,7 +64,13 @@ def opening_of(choice: LearnerChoice) -> OpenLearner:
         return open_of(choice.name)
     from rl.learner.ranks.learner import open_ranks  # loads torch
 
-    return partial(open_ranks, ranks=settings.ranks, timeout_s=settings.timeout_s)
+    return partial(
+        open_ranks,
+        ranks=settings.ranks,
+        timeout_s=settings.timeout_s,
+        start=cluster.start_ranks,
+        here=cluster is THIS_MACHINE,
+    )
 
 
 register("local", "rl.learner.local:open_local")

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rl.errors import UsageError
+
 if TYPE_CHECKING:
     import torch
 
@@ -46,6 +48,13 @@ def ranks_of(config: RunSettings) -> int:
     return config.learner.settings.ranks if isinstance(config, TrainConfig) else 1
 
 
+def on_cluster(config: RunSettings) -> bool:
+    """Whether a cluster places the run's processes, instead of this machine."""
+    from rl.settings.train import TrainConfig
+
+    return isinstance(config, TrainConfig) and config.cluster.name != "local"
+
+
 def visible_gpus() -> list[str]:
     """The GPUs that this process sees, each as ``CUDA_VISIBLE_DEVICES`` names it.
 
@@ -82,6 +91,30 @@ def gpus_of_servers(learner: torch.device, servers: Servers, visible: list[str])
             len(free) // each,
         )
     return [",".join(free[n * each : (n + 1) * each]) for n in range(servers.count)]
+
+
+def gpus_or_remedy(learner: torch.device, servers: Servers, remedy: str) -> list[str]:
+    """:func:`gpus_of_servers` with this process's GPUs.
+
+    Args:
+        learner: the learner's device.
+        servers: the servers that the run starts.
+        remedy: settings with which one server needs no GPU of its own.
+
+    Raises:
+        UsageError: too few GPUs are visible, or servers that share a GPU need several.
+    """
+    if servers.share and servers.count * servers.gpus_each > 1:
+        raise UsageError(
+            f"policy.replicas ({servers.count}) must be 1, with one GPU ({servers.gpus_each} by "
+            f"policy.arguments), for a server that shares the learner's GPU"
+        )
+    try:
+        return gpus_of_servers(learner, servers, visible_gpus())
+    except TooFewGPUs as error:
+        one = "" if servers.count == 1 else "policy.replicas=1 "
+        fix = f"policy.replicas={error.fits}" if error.fits else f"{one}{remedy}"
+        raise UsageError(f"policy.replicas ({servers.count}): {error}: give {fix}") from error
 
 
 def _named(visible: list[str]) -> str:

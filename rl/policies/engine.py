@@ -8,12 +8,13 @@ load copies of the weights derives from :class:`~rl.policies.serving.ServerEngin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from rl.cluster.cluster import THIS_MACHINE, Cluster
 from rl.policies.memory import DeviceFacts, PolicyMemory
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class PolicyContext:
     """Function that shows a line to the user."""
     stack: AsyncExitStack
     """The stack that closes the policy at the end of the run."""
+    cluster: Cluster = THIS_MACHINE
+    """Where the policy's servers run."""
 
     @property
     def context_window(self) -> int:
@@ -123,6 +126,16 @@ class PolicyEngine(ABC):
         The run's ``stall_s`` must be above each of them.
         """
         return {}
+
+    def servers(self, device_type: str) -> Sequence[int]:
+        """The number of GPUs of each server that the policy starts on a cluster.
+
+        The default is none: the policy starts no server that a cluster can place.
+
+        Args:
+            device_type: the type of the learner's device, "cuda" or "cpu".
+        """
+        return ()
 
     def check_staleness(self) -> None:
         """Check that the policy can sample while the learner learns, for ``staleness`` above 0.

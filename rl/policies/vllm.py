@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from agents.vllm.arguments import StartConfig
     from rl.settings.lora import LoraConfig
 
-
 _ASLEEP = 1 << 30
 """Estimated bytes of a sleeping vLLM on the GPU, for its graphs and buffers."""
 _SHARE = 0.4
@@ -252,40 +251,40 @@ class VLLMServers(VLLM):
         Raises:
             UsageError: a setting is not supported, or there are too few GPUs.
         """
-        super().check(config, device, lora)
-        if device.type == "cuda" and not self.urls:
-            from rl.policies.devices import ranks_of
+        from rl.policies.devices import on_cluster, ranks_of
 
+        super().check(config, device, lora)
+        if on_cluster(config):
+            self._check_cluster()
+        elif device.type == "cuda" and not self.urls:
             self._gpus(device, getattr(config, "staleness", 0), ranks_of(config))
 
+    def _check_cluster(self) -> None:
+        """Reject settings of servers on the learner's GPU: a cluster gives them other GPUs."""
+        if self.gpu_share or self.transfer != "files":
+            raise UsageError("policy.sleep, gpu_memory and transfer need cluster=local: drop them")
+
+    def servers(self, device_type: str) -> list[int]:
+        """The number of GPUs of each server that the run starts; none with ``policy.url``."""
+        from agents.vllm.arguments import num_gpus, split_words
+
+        if self.urls:
+            return []
+        each = num_gpus(split_words(self.arguments)) if device_type == "cuda" else 0
+        return [each] * self.replicas
+
     def _gpus(self, learner: torch.device, staleness: int = 0, ranks: int = 1) -> list[str]:
-        """The GPUs of each server, as ``CUDA_VISIBLE_DEVICES`` names them.
+        """The GPUs of each server of this machine, as ``CUDA_VISIBLE_DEVICES`` names them.
 
         Raises:
             UsageError: there are too few GPUs.
         """
-        from agents.vllm.arguments import num_gpus, split_words
-        from rl.policies.devices import Servers, TooFewGPUs, gpus_of_servers, visible_gpus
+        from rl.policies.devices import Servers, gpus_or_remedy
 
-        each, share = num_gpus(split_words(self.arguments)), self.gpu_share > 0
-        if share and self.replicas * each > 1:
-            raise UsageError(
-                f"policy.replicas ({self.replicas}) must be 1, with one GPU ({each} by "
-                f"policy.arguments), for a server that shares the learner's GPU"
-            )
-        servers = Servers(self.replicas, each, share, ranks)
-        try:
-            return gpus_of_servers(learner, servers, visible_gpus())
-        except TooFewGPUs as error:
-            one = "" if self.replicas == 1 else "policy.replicas=1 "
-            one += "policy.transfer=ipc " if self.transfer == "nccl" else ""
-            if error.fits:
-                fix = f"policy.replicas={error.fits}"
-            elif staleness:
-                fix = f"{one}policy.gpu_memory={_SHARE}, to share the learner's GPU"
-            else:
-                fix = f"{one}policy.sleep=true, to take turns on the learner's GPU"
-            raise UsageError(f"policy.replicas ({self.replicas}): {error}: give {fix}") from error
+        servers = Servers(self.replicas, self.servers("cuda")[0], self.gpu_share > 0, ranks)
+        share = "gpu_memory=0.4, to share" if staleness else "sleep=true, to take turns on"
+        transfer = "policy.transfer=ipc " if self.transfer == "nccl" else ""
+        return gpus_or_remedy(learner, servers, f"{transfer}policy.{share} the learner's GPU")
 
     async def open(self, context: PolicyContext) -> VLLMServerPolicy:
         """Start the servers or connect to them, and load the learner's weights."""
@@ -299,10 +298,13 @@ class VLLMServers(VLLM):
         else:
             context.report(f"starting vLLM, {self.replicas} server(s)")
             configs = self._configs(context, await base_model(context))
-            servers = [server(runner=VLLMServerProcess(config)) for config in configs]
+            servers = [
+                server(runner=context.cluster.server(n, VLLMServerProcess(config)))
+                for n, config in enumerate(configs)
+            ]
         policy = VLLMServerPolicy(
             servers,
-            self.publisher(context),
+            context.cluster.publisher(self.publisher(context)),
             prober,
             context_window=context.context_window,
             timeouts=self.timeouts(context.config),
@@ -327,7 +329,7 @@ class VLLMServers(VLLM):
         )
         logs = context.logs
         files = [logs / f"vllm-{n}.log" if logs else None for n in range(self.replicas)]
-        if shared.cpu:
+        if shared.cpu or context.cluster.assigns_gpus:
             return [dataclasses.replace(shared, log=log) for log in files]
         device = torch.device(context.learner.facts.device)
         gpus = self._gpus(device, ranks=ranks_of(context.config))

@@ -18,14 +18,12 @@ from agents.completion import SamplingParams
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.renderer import Renderer
 from agents.torch_thread import TorchThread
-from rl.data.demonstrations import NoDemonstrations
+from rl.cluster.cluster import THIS_MACHINE, Cluster
+from rl.cluster.opening import open_cluster
 from rl.errors import UsageError
 from rl.external.collector import make_collector
 from rl.learner.lora import check_lora
-from rl.learner.model import check_model
-from rl.learner.registration import opening_of
-from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
-from rl.learner.settings import LOCAL
+from rl.learner.seam import Learner
 from rl.policies.engine import PolicyContext
 from rl.rollout.collector import Collector, KeptEpisodes
 from rl.rollout.context import EpisodeContext, EpisodeLimits, Partner
@@ -39,11 +37,10 @@ from rl.run.process.closing import InTime, at_end
 from rl.run.process.cores import report_busy
 from rl.runtime.deterministic import deterministic_kernels
 from rl.runtime.isolation import Confining, check_isolation
-from rl.runtime.model import cores_of_learner, device_of, dtype_of, load_tokenizer
+from rl.runtime.learner import learner_spec, model_path, open_learner
+from rl.runtime.model import cores_of_learner, device_of
 from rl.runtime.notices import no_tools, rules_twice
 from rl.runtime.partner import open_partners
-from rl.runtime.tiny import make_tiny
-from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.run import RunConfig
 from rl.settings.sft import SFTConfig
@@ -208,19 +205,19 @@ async def open_runtime(
         thread = TorchThread(cores_of_learner(config, own_weights))
         closes = at_end(thread.close, "the torch thread", activities, config.close_s)
         await stack.enter_async_context(closes)
+        cluster = await _open_cluster(config, device, activities, stack)
         # A ValueError in this block is about the user's settings.
         try:
             services = await open_services(config, stack, activities)
             check_isolation(config, services, report)
-            path = await _model_path(config, services, thread, report, activities)
-            spec = _spec(config, path, device, lora)
-            learner = await _open_learner(config, spec, thread, activities, stack)
+            path = await model_path(config, services, thread, report, activities)
+            spec = learner_spec(config, path, device, lora)
+            learner = await open_learner(config, spec, thread, cluster, activities, stack)
             renderer = Renderer(spec.tokenizer, learner.facts.end_token_ids)
         except ValueError as error:
             raise UsageError(str(error)) from error
         activities.progressed("the model that was loaded")
-        for notice in (*renderer.notices, *rules_twice(config), *no_tools(config, renderer)):
-            report(f"chat template: {notice}")
+        _report_notices(config, renderer, report)
         closed_first = await stack.enter_async_context(
             InTime(AsyncExitStack(), "the policy", activities, config.close_s)
         )
@@ -228,12 +225,12 @@ async def open_runtime(
             await learner.offload()  # The policy needs the room, and the first update comes later.
         with activities.doing(LEARNER, "the policy", OPEN):
             own_thread = None if own_weights else thread
-            context = PolicyContext(config, learner, spec, own_thread, logs, report, closed_first)
-            policy = await config.policy.settings.open(context)
-            partners = await open_partners(
-                *(config, services, spec.model, own_thread, activities),
-                *(closed_first, report),
+            context = PolicyContext(
+                *(config, learner, spec, own_thread, logs, report, closed_first, cluster)
             )
+            policy = await config.policy.settings.open(context)
+            shared = (own_thread, activities, closed_first, report)
+            partners = await open_partners(config, services, spec.model, *shared)
         _observe(policy, activities)
         service_metrics = ServiceMetrics(services)
         await service_metrics.take()  # The programs of a warm start count to no step.
@@ -241,6 +238,12 @@ async def open_runtime(
             *(config, services, learner, spec.tokenizer, policy),
             *(renderer, service_metrics, activities, thread, partners),
         )
+
+
+def _report_notices(config: RunConfig, renderer: Renderer, report: Callable[[str], None]) -> None:
+    """Show what the chat template changes or leaves out."""
+    for notice in (*renderer.notices, *rules_twice(config), *no_tools(config, renderer)):
+        report(f"chat template: {notice}")
 
 
 def _observe(policy: Policy, activities: Activities) -> None:
@@ -252,28 +255,20 @@ def _observe(policy: Policy, activities: Activities) -> None:
     activities.progressed("the policy that was opened")
 
 
-async def _open_learner(
-    config: RunConfig,
-    spec: LearnerSpec,
-    thread: TorchThread,
-    activities: Activities,
-    stack: AsyncExitStack,
-) -> Learner:
-    """Open the configured learner. ``stack`` closes it within ``close_s``."""
-    choice = config.learner if isinstance(config, TrainConfig) else LOCAL
-    host = Host(thread, lambda: activities.progressed("a micro-batch"))
-    with activities.doing(LEARNER, f"the model {spec.model}", OPEN):
-        learner = await opening_of(choice)(spec, host)
-    await stack.enter_async_context(
-        at_end(learner.close, "the learner", activities, config.close_s)
-    )
-    window = learner.facts.context_window
-    if config.context_length > window:
-        raise UsageError(
-            f"context_length ({config.context_length}) must be at most the model's window, "
-            f"{window} tokens"
+async def _open_cluster(
+    config: RunConfig, device: torch.device, activities: Activities, stack: AsyncExitStack
+) -> Cluster:
+    """Reserve room for the run's processes. ``stack`` frees it within ``close_s``."""
+    if not isinstance(config, TrainConfig):
+        return THIS_MACHINE
+    ranks = config.learner.settings.ranks
+    gpus = [int(device.type == "cuda")] * (ranks if ranks > 1 else 0)
+    servers = config.policy.settings.servers(device.type)
+    with activities.doing(LEARNER, f"the cluster {config.cluster.name}", OPEN):
+        opened = open_cluster(config.cluster, gpus, servers)
+        return await stack.enter_async_context(
+            InTime(opened, "the cluster", activities, config.close_s)
         )
-    return learner
 
 
 async def open_services(
@@ -311,62 +306,3 @@ def _prepare(
     # Only the torch thread computes on several cores.
     torch.set_num_threads(1)
     return device, lora
-
-
-def _spec(config: RunConfig, path: str, device: torch.device, lora: LoraConfig) -> LearnerSpec:
-    """The specification of the run's learner.
-
-    Raises:
-        ValueError: there is no model at the path, or it has no tokenizer.
-    """
-    check_model(path)
-    training = None
-    if isinstance(config, TrainConfig):
-        training = TrainingSpec(
-            *(config.algorithm, config.effective_optimizer),
-            temperature=config.sampling.temperature,
-            micro_batch_tokens=config.micro_batch_tokens,
-            memory=config.memory,
-            packing=config.packing,
-        )
-    return LearnerSpec(
-        model=path,
-        tokenizer=load_tokenizer(path, config.chat),
-        device=str(device),
-        dtype=str(dtype_of(config)).removeprefix("torch."),
-        lora=lora,
-        seed=config.seed,
-        training=training,
-    )
-
-
-async def _model_path(
-    config: RunConfig,
-    services: Mapping[str, Any],
-    thread: TorchThread,
-    report: Callable[[str], None],
-    activities: Activities,
-) -> str:
-    """The path of the model. ``model=tiny`` is created first if necessary."""
-    if config.model != "tiny":
-        return config.model
-    if config.chat != OWN_TEMPLATE:
-        raise UsageError(
-            "chat must be left out with model=tiny, whose warm start has its own template: "
-            "give model=FOLDER or a Hugging Face id"
-        )
-    try:
-        made = await make_tiny(
-            config.env.env_id,
-            config.env.options,
-            services,
-            seed=config.seed,
-            recipe=config.tiny,
-            thread=thread,
-            report=report,
-            count=activities.counted,
-        )
-    except NoDemonstrations as error:
-        without = "or take another model than model=tiny: model=FOLDER or a Hugging Face id"
-        raise UsageError(f"{error}, {without}") from error
-    return str(made)

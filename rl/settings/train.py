@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from agents.completion import SamplingParams
 from envs.token_budget import budget_kinds
+from rl.cluster.settings import CLUSTER, ClusterChoice
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import algorithm_names, find_algorithm
 from rl.credit.corrections import correction_kinds
@@ -133,6 +134,9 @@ class TrainConfig(TrackingConfig, RunConfig):
     learner: LearnerChoice = field(default_factory=left_out, metadata={"choice": LEARNER})
     """The learner, which computes updates. "local" computes them in this process, or in
     learner.ranks processes; plug-ins add other learners."""
+    cluster: ClusterChoice = field(default_factory=left_out, metadata={"choice": CLUSTER})
+    """Where the run's processes are: "local", all on this machine, or "ray", where Ray places the
+    learner's ranks and the policy's servers. cluster.KEY sets its options."""
     micro_batch_tokens: int = 4096
     """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
     packing: bool = True

@@ -140,7 +140,7 @@ def run_ranks(size, jobs, folder):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ranked_cases", "rl.learner.ranks.sharding", "peft"])
     results = [context.SimpleQueue() for _ in range(size)]
-    rendezvous = Path(folder) / f"rendezvous-{size}"
+    rendezvous = f"file://{Path(folder) / f'rendezvous-{size}'}"
     processes = [
         context.Process(
             target=_rank, args=(rank, size, rendezvous, jobs, results[rank]), daemon=True

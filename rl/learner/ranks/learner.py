@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rl.errors import RunFailure
 from rl.learner.ranks.messages import RankSpec
+from rl.learner.ranks.process import RankGroup, start_here
 from rl.learner.ranks.processes import RankProcesses
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts, TokenRecord
 
@@ -19,27 +22,42 @@ SHARED_MEMORY = Path("/dev/shm")
 """Folder in memory, through which weights travel between processes where it exists."""
 
 
-async def open_ranks(spec: LearnerSpec, host: Host, ranks: int, timeout_s: float) -> RankedLearner:
+StartRanks = Callable[[int], RankGroup]
+"""Starts a number of ranks, and blocks until they are connected."""
+
+
+async def open_ranks(
+    spec: LearnerSpec,
+    host: Host,
+    ranks: int,
+    timeout_s: float,
+    *,
+    start: StartRanks = start_here,
+    here: bool = True,
+) -> RankedLearner:
     """Open a learner of several processes; see ``seam.OpenLearner``.
 
     Args:
-        spec: the learner's settings. On GPUs, rank ``i`` computes on ``cuda:i``.
+        spec: the learner's settings.
         host: the resources of the run's process.
         ranks: number of processes.
         timeout_s: seconds without progress after which the learner is lost.
+        start: starts the processes.
+        here: whether they use this machine's GPUs.
 
     Raises:
         LearnerLost: a rank ended while it started.
         ValueError: the settings cannot be used with ranks.
     """
-    check_ranks(spec, ranks)
+    check_ranks(spec, ranks, here=here)
     cores = await host.thread.do(torch.get_num_threads)
-    processes = await asyncio.to_thread(RankProcesses, ranks, host.on_progress, timeout_s)
+    group = await asyncio.to_thread(start, ranks)
+    processes = RankProcesses(group, host.on_progress, timeout_s)
     try:
         specs = [
             RankSpec(
-                *(spec, rank, ranks, processes.folder / "rendezvous", timeout_s),
-                num_threads=max(1, cores // ranks),
+                *(spec, rank, ranks, group.rendezvous, group.devices[rank], timeout_s),
+                num_threads=group.num_threads or max(1, cores // ranks),
                 deterministic=torch.are_deterministic_algorithms_enabled(),
             )
             for rank in range(ranks)
@@ -51,13 +69,18 @@ async def open_ranks(spec: LearnerSpec, host: Host, ranks: int, timeout_s: float
     return RankedLearner(processes, facts)
 
 
-def check_ranks(spec: LearnerSpec, ranks: int) -> None:
+def check_ranks(spec: LearnerSpec, ranks: int, *, here: bool = True) -> None:
     """Check that a learner's settings can be used with ``ranks`` processes.
+
+    Args:
+        spec: the learner's settings.
+        ranks: number of processes.
+        here: whether all of them use this machine's GPUs.
 
     Raises:
         ValueError: they cannot.
     """
-    if spec.device.startswith("cuda") and ranks > torch.cuda.device_count():
+    if spec.device.startswith("cuda") and here and ranks > torch.cuda.device_count():
         raise ValueError(
             f"learner.ranks ({ranks}) must be at most the number of GPUs, "
             f"{torch.cuda.device_count()}"
@@ -83,7 +106,10 @@ class RankedWeights:
 
     async def tensors(self, *, complete: bool = False) -> Mapping[str, Tensor]:
         """The weights by name, on the host; see ``seam.WeightHandle.tensors``."""
-        folder = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
+        if not self.processes.group.shares_files:
+            weights: Mapping[str, Tensor] = await self.processes.call("tensors", (complete, None))
+            return weights
+        folder = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else gettempdir()
         path = Path(await self.processes.call("tensors", (complete, folder)))
         return await asyncio.to_thread(_taken, path)
 
@@ -146,6 +172,11 @@ class RankedLearner:
     ) -> None:
         """Write a checkpoint, which any number of ranks can load; see ``seam.Learner.save``."""
         await self.processes.call("save", (folder, state, resumable))
+        if not folder.exists():
+            raise RunFailure(
+                f"the checkpoint {folder} is not seen here, because rank 0 wrote it on another "
+                "machine: give out=FOLDER on a file system that all machines share"
+            )
 
     async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
         """Continue from a checkpoint; see ``seam.Learner.load``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rl.learner.seam import LearnerSpec
@@ -16,8 +15,10 @@ class RankSpec:
     learner: LearnerSpec
     rank: int
     size: int
-    rendezvous: Path
-    """A file through which the ranks find each other."""
+    rendezvous: str
+    """Where the ranks find each other: file://PATH or tcp://HOST:PORT."""
+    device_index: int
+    """The number of the rank's GPU, among those that its process sees."""
     timeout_s: float
     """Seconds after which an exchange with another rank fails."""
     num_threads: int

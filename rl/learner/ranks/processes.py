@@ -1,52 +1,43 @@
-"""The processes of the ranks: their start, calls to all of them, and their end."""
+"""Calls to the processes of all ranks, and their end."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 from asyncio import AbstractEventLoop, Future, Task
-from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.learner.seam import LearnerLost
 
 if TYPE_CHECKING:
     from rl.learner.ranks.messages import Answer
+    from rl.learner.ranks.process import RankGroup, RankProcess
 
-CLOSE_S = 5.0
-"""Seconds after which a rank that does not end is killed."""
+CLOSE_S = 10.0
+"""Seconds within which the connections close after the ranks have ended."""
 
 
 class RankProcesses:
-    """Ranks on this machine, each with a socket to this process.
+    """Started ranks, each with a connection to this process.
 
     Args:
-        size: number of ranks.
+        group: the ranks.
         on_progress: called for each micro-batch of rank 0, in a thread.
         timeout_s: seconds without progress or an answer after which the ranks are lost.
     """
 
-    def __init__(self, size: int, on_progress: Callable[[], None], timeout_s: float) -> None:
+    def __init__(self, group: RankGroup, on_progress: Callable[[], None], timeout_s: float) -> None:
         self.version = 0
         """The version of the ranks' weights."""
-        self.folder = Path(tempfile.mkdtemp(prefix="turnwise-ranks-"))
-        """Folder of the rendezvous and of what the ranks print."""
+        self.group = group
         self._on_progress = on_progress
         self._timeout_s = timeout_s
         self._lost: LearnerLost | None = None
         self._closed = False
         self._order = asyncio.Lock()
-        self._ranks = [_Process(rank, self.folder) for rank in range(size)]
+        self._ranks = group.ranks
         self._answers: list[Future[Answer]] = []
         self._progressed = threading.Event()
         self._readers = [
@@ -58,7 +49,7 @@ class RankProcesses:
     @property
     def pids(self) -> list[int]:
         """The processes' ids, by rank."""
-        return [rank.process.pid for rank in self._ranks]
+        return [rank.pid for rank in self._ranks]
 
     async def call(self, name: str, args: tuple[Any, ...] | Sequence[tuple[Any, ...]]) -> Any:
         """Let every rank do ``name``, and return the result of rank 0.
@@ -103,19 +94,23 @@ class RankProcesses:
         return answers[0].value
 
     async def close(self) -> None:
-        """End all ranks, and remove their folder."""
+        """End all ranks, and free what they were started with."""
         if not self._closed:
             self._closed = True
             self.end(LearnerLost("the learner is closed"))
             for rank in self._ranks:
                 await asyncio.to_thread(rank.wait)
-            shutil.rmtree(self.folder, ignore_errors=True)
+            if self._loop is not None:
+                for reader in self._readers:
+                    # The connection of a rank on a lost machine may stay open.
+                    await asyncio.to_thread(reader.join, CLOSE_S)
+            await asyncio.to_thread(self.group.free)
 
     def end(self, reason: LearnerLost) -> None:
         """End all ranks at once. Later calls raise ``reason``."""
         self._lost = self._lost or reason
         for rank in self._ranks:
-            rank.process.kill()
+            rank.kill()
 
     def _forget(self, task: Task[Any]) -> None:
         self._tasks.discard(task)
@@ -148,7 +143,7 @@ class RankProcesses:
                 )
         waiting.result()
 
-    def _read(self, rank: _Process) -> None:
+    def _read(self, rank: RankProcess) -> None:
         """Take the answers of a rank; runs in a thread."""
         assert self._loop is not None
         try:
@@ -184,53 +179,3 @@ def _forget_failure(done: Future[Any]) -> None:
     """Take a failure that no caller waits for, because the call failed before."""
     if not done.cancelled():
         done.exception()
-
-
-class _Process:
-    """One rank's process and the socket to it."""
-
-    def __init__(self, number: int, folder: Path) -> None:
-        self.number = number
-        self._printed = folder / f"rank-{number}.log"
-        ours, theirs = socket.socketpair()
-        environment = os.environ | {
-            # What this process can import, its ranks can import.
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
-        # The ranks are on this machine, whatever its host name resolves to.
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        command = [sys.executable, "-m", "rl.learner.ranks.rank", str(theirs.fileno())]
-        with self._printed.open("wb") as printed:
-            self.process = subprocess.Popen(
-                command,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=printed,
-                # Ctrl-C is for the run, which then closes its ranks.
-                start_new_session=True,
-            )
-        theirs.close()
-        self.connection: Connection[Any, Any] = Connection(ours.detach())
-
-    def wait(self) -> None:
-        """Wait for the end of the process, and kill it if it takes long."""
-        try:
-            self.process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def epitaph(self) -> str:
-        """How the process ended, in one line."""
-        code = self.process.poll()
-        line = f"rank {self.number} of the learner ended with exit code {code}"
-        if code is None or code < 0:
-            return line  # A signal ended it, whatever it printed before.
-        try:
-            with self._printed.open(errors="replace") as printed:
-                last = deque((text.strip() for text in printed if text.strip()), maxlen=1)
-        except OSError:
-            return line
-        return f"{line}: {last[0]}" if last else line

@@ -55,7 +55,7 @@ class _Rank:
             torch.use_deterministic_algorithms(True)
         device = torch.device(spec.learner.device)
         if device.type == "cuda":
-            device = torch.device("cuda", spec.rank)
+            device = torch.device("cuda", spec.device_index)
         learner = replace(spec.learner, device=str(device))
         dtype = getattr(torch, "float32" if learner.lora.rank else learner.dtype)
         self._world = Ranks(*(spec.rank, spec.size, spec.rendezvous, device), dtype, spec.timeout_s)
@@ -64,12 +64,12 @@ class _Rank:
         self.learner = await thread.do(LocalLearner, learner, host, self._world)
         return self.learner.facts
 
-    async def tensors(self, complete: bool, folder: str | None) -> str | None:
-        """Write the weights to a file in ``folder``, and return its path; only rank 0 writes."""
+    async def tensors(self, complete: bool, folder: str | None) -> Any:
+        """The weights, by rank 0: the path of a file in ``folder``, or themselves without one."""
         assert self.learner is not None and self._world is not None
         weights = await self.learner.collected(complete=complete)
-        if self._world.rank:
-            return None
+        if self._world.rank or folder is None:
+            return None if self._world.rank else weights
         with NamedTemporaryFile(dir=folder, prefix="turnwise-weights-", delete=False) as file:
             torch.save(weights, file)
         return file.name
@@ -80,9 +80,8 @@ class _Rank:
         await self.learner.save(folder, state, resumable=resumable)
 
 
-def main(descriptor: int) -> None:
-    """Answer calls until the socket closes."""
-    connection: Connection[Any, Any] = Connection(descriptor)
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answer calls until the connection closes, which ends this process."""
     lock = threading.Lock()
 
     def send(message: Answer | None) -> None:
@@ -124,4 +123,4 @@ async def _serve(
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    serve(Connection(int(sys.argv[1])))

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -35,7 +33,8 @@ class Ranks(World):
     Args:
         rank: this process's number, from 0.
         size: number of processes.
-        rendezvous: a file through which the processes find each other. It must not exist before.
+        rendezvous: where the processes find each other: ``file://PATH``, a file that does not exist
+            before, or ``tcp://HOST:PORT``, a free port of rank 0's machine.
         device: this rank's device.
         dtype: the type in which the model computes.
         timeout_s: seconds after which an exchange with another rank fails.
@@ -45,7 +44,7 @@ class Ranks(World):
         self,
         rank: int,
         size: int,
-        rendezvous: Path,
+        rendezvous: str,
         device: torch.device,
         dtype: torch.dtype,
         timeout_s: float,
@@ -55,8 +54,7 @@ class Ranks(World):
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        store = FileStore(str(rendezvous), size)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        dist.init_process_group(backend, rendezvous, rank=rank, world_size=size, timeout=timeout)
         # Numbers travel by gloo: they are on the host, and NCCL would copy them to the device.
         self._numbers = dist.new_group(backend="gloo", timeout=timeout)
         self._mesh: DeviceMesh = init_device_mesh(device.type, (size,))

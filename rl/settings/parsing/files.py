@@ -29,12 +29,13 @@ _NAMES = {
     "algo.row.advantage.name": "algo.advantage",
     "algo.row.surrogate.name": "algo.surrogate",
     "learner.name": "learner",
+    "cluster.name": "cluster",
     "policy.name": "policy",
     "partner.name": "partner",
     "log.name": "log",
 }
 _INNER = re.compile(
-    r"^(env\.)options\.|^(algo\.)row\.|^(learner\.|policy\.|partner\.|log\.)settings\."
+    r"^(env\.)options\.|^(algo\.)row\.|^(learner\.|cluster\.|policy\.|partner\.|log\.)settings\."
 )
 
 

@@ -387,6 +387,8 @@ def test_help_names_every_key_quickly_and_without_torch(command, config_type):
         .replace("algo.name", "algo")
         .replace("algo.row.", "algo.")
         .replace("learner.name", "learner")
+        .replace("cluster.name", "cluster")
+        .replace("cluster.settings.", "cluster.")
         .replace("learner.settings.", "learner.")
         .replace("policy.name", "policy")
         .replace("policy.settings.", "policy.")

@@ -1,0 +1,36 @@
+"""Opens the cluster that a run has chosen."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from rl.cluster.cluster import THIS_MACHINE, Cluster
+from rl.cluster.settings import ClusterChoice, RayConfig
+from rl.errors import UsageError
+
+
+@asynccontextmanager
+async def open_cluster(
+    choice: ClusterChoice, ranks: Sequence[int], servers: Sequence[int]
+) -> AsyncIterator[Cluster]:
+    """Reserve room for a run's processes, until the context ends.
+
+    Args:
+        choice: the cluster.
+        ranks: number of GPUs of each rank of the learner; empty if it is in the run's process.
+        servers: number of GPUs of each server that the policy starts.
+
+    Raises:
+        UsageError: Ray is not installed, the cluster cannot be reached, or has too little room.
+    """
+    if not isinstance(choice.settings, RayConfig):
+        yield THIS_MACHINE
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError("cluster=ray needs Ray: pip install 'turnwise[ray]'")
+    from rl.cluster.ray_cluster import open_ray  # loads Ray
+
+    async with open_ray(choice.settings, ranks, servers) as cluster:
+        yield cluster

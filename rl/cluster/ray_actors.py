@@ -1,0 +1,144 @@
+"""Ray's actors: one for each rank of the learner, and one for each server of the policy.
+
+An actor runs where Ray placed it. Ray starts and ends it; what it does is what a process of one
+machine does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from agents.serving import ServerProcess
+from agents.serving.orphans import SHARED_MEMORY, Guard
+from agents.serving.process import free_port
+
+_SIOCGIFADDR = 0x8915
+KEPT = 2
+"""Number of versions of the weights that stay on a machine."""
+
+
+@contextmanager
+def seen_here() -> Iterator[str]:
+    """The path of a file in shared memory; a process that sees it is on the same machine."""
+    folder = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
+    with NamedTemporaryFile(dir=folder, prefix="turnwise-seen-") as file:
+        yield file.name
+
+
+async def result_of(reference: Any) -> Any:
+    """The result of an actor's call, as a coroutine."""
+    return await reference
+
+
+def in_words(error: BaseException) -> str:
+    """What failed, in one line: an actor's own error, or the first sentence of Ray's."""
+    if isinstance(error, RayTaskError) and error.cause is not None:
+        error = error.cause
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    last = lines[-1] if lines else type(error).__name__
+    return last.partition(". ")[0] if isinstance(error, RayActorError) else last
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface with this IPv4 address, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # an interface without an address
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+class RankActor:
+    """One rank of the learner, which computes in the actor's own process."""
+
+    def place(self) -> tuple[str, int, int]:
+        """The machine's address, a free port there, and this process's id."""
+        address = ray.util.get_node_ip_address()
+        return address, free_port(address), os.getpid()
+
+    def sees(self, path: str) -> bool:
+        """Whether this machine sees a file or folder."""
+        return Path(path).exists()
+
+    def serve(self, address: tuple[str, int], key: bytes, rank: int) -> None:
+        """Answer the run's calls. The end of the connection ends this process."""
+        interface = interface_of(ray.util.get_node_ip_address())
+        if interface is not None:
+            # The name of a machine may stand for another of its addresses.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        from rl.learner.ranks.joining import join
+        from rl.learner.ranks.rank import serve  # loads torch
+
+        serve(join(address, key, rank))
+
+
+class ServerActor:
+    """Starts a server on the actor's machine, and ends it. The server ends with the actor."""
+
+    def __init__(self, process: ServerProcess) -> None:
+        self._process = process
+        self._process.host = ray.util.get_node_ip_address()
+        self._guards: dict[Path, Guard] = {}
+
+    async def start(self) -> tuple[str, int]:
+        """Start the server. Returns where it will listen.
+
+        Raises:
+            ServerGone: it cannot be started.
+        """
+        await self._process.start()
+        return self._process.host, self._process.port
+
+    async def ended(self) -> str:
+        """Wait until the server has ended, and return its last words."""
+        await self._process.ended()
+        return self._process.last_words()
+
+    async def machine(self) -> str:
+        """Ray's name for the actor's machine."""
+        name: str = ray.get_runtime_context().get_node_id()
+        return name
+
+    async def stop(self) -> None:
+        """Kill the server and everything that it started."""
+        await self._process.stop()
+
+    async def sees(self, path: str) -> bool:
+        """Whether this machine sees a file or folder."""
+        return Path(path).exists()
+
+    async def keep(self, folder: str, names: Sequence[str], *contents: bytes) -> None:
+        """Write the files of published weights under the path that they have at the run's machine.
+
+        All but the newest versions in the same parent folder are removed.
+        """
+        path = Path(folder)
+        partial = path.with_name(f".{path.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        if path.parent not in self._guards:
+            self._guards[path.parent] = Guard(folder=path.parent)
+        for name, content in zip(names, contents, strict=True):
+            (partial / name).write_bytes(content)
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+        versions = sorted(path.parent.iterdir(), key=lambda entry: entry.stat().st_mtime)
+        for old in versions[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""The settings ``cluster=NAME``, which the command line reads without torch or Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rl.settings.parsing.choice import Build, Choice
+from rl.settings.parsing.unknown_keys import unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalConfig:
+    """All processes of the run are on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayConfig:
+    """Ray places the learner's ranks and the policy's servers (needs Ray).
+
+    The folders of the model and of the run must be on a file system that all machines share.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    address: str = ""
+    """Address of a running Ray cluster, HOST:PORT, or "auto" for the cluster that this machine
+    belongs to. If empty, the run starts Ray on this machine, and ends it."""
+    rank_cpus: float = 1.0
+    """Cores that Ray reserves for each rank of the learner. A rank computes with as many threads
+    where it has no GPU."""
+    server_cpus: float = 1.0
+    """Cores that Ray reserves for each server of the policy."""
+    strategy: Literal["PACK", "SPREAD"] = "PACK"
+    """Whether Ray puts the processes on few machines (PACK) or on many (SPREAD)."""
+    start_s: float = 300.0
+    """Seconds that Ray may take to start, to find room for all processes, and to start each."""
+
+    def __post_init__(self) -> None:
+        for key in ("rank_cpus", "server_cpus", "start_s"):
+            if not getattr(self, key) > 0:
+                raise ValueError(f"{key} ({getattr(self, key)}) must be above 0")
+        if self.strategy not in ("PACK", "SPREAD"):
+            raise ValueError(f"strategy ({self.strategy}) must be PACK or SPREAD")
+
+
+_KINDS: dict[str, type[LocalConfig] | type[RayConfig]] = {"local": LocalConfig, "ray": RayConfig}
+
+
+@dataclass(frozen=True)
+class ClusterChoice:
+    """A chosen cluster: its name and its settings."""
+
+    name: str
+    settings: LocalConfig | RayConfig
+
+
+HERE = ClusterChoice("local", LocalConfig())
+
+
+def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    if name not in _KINDS:
+        raise unknown("cluster", name, list(_KINDS))
+    kind = _KINDS[name]
+    return kind, {}, lambda values: ClusterChoice(name, kind(**values))
+
+
+CLUSTER = Choice(_resolve, default="local", names=lambda: list(_KINDS))

@@ -1,0 +1,116 @@
+"""Ranks and servers on a machine that shares neither memory nor network with the run's."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from far_machine import THERE, FarMachine, can_be_made
+from ranked_cases import CASES, episodes, save_models
+
+from agents.serving import ServerProcess, WeightFolders
+from agents.torch_thread import TorchThread
+from rl.errors import RunFailure
+from rl.learner.ranks.learner import open_ranks
+from rl.learner.seam import Experience, Host
+from rl.run.folder import read_jsonl
+from rl.train import main
+
+ray = pytest.importorskip("ray")
+
+from rl.cluster.opening import open_cluster  # noqa: E402
+from rl.cluster.settings import ClusterChoice, RayConfig  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory):
+    if not can_be_made():
+        pytest.skip("network namespaces need root, and the programs ip and unshare")
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        FarMachine(tmp_path_factory.mktemp("far"), cpus=4) as machine,
+    ):
+        for name, value in machine.environment.items():
+            patched.setenv(name, value)
+        yield machine
+
+
+class Pages(ServerProcess):
+    """A server of Python's own pages."""
+
+    engine = "pages"
+
+    def command(self):
+        return [sys.executable, "-m", "http.server", "--bind", self.host, str(self.port)]
+
+    def client(self, session, *, short_s, load_s):
+        raise NotImplementedError
+
+
+async def test_ranks_there_compute_what_ranks_here_compute(far, tmp_path):
+    save_models(tmp_path)
+    spec, groups = CASES["grpo"].spec(tmp_path), Experience(episodes(CASES["grpo"]))
+    here = await open_ranks(spec, Host(TorchThread(1), lambda: None), 2, 60.0)
+    choice = ClusterChoice("ray", RayConfig(address=far.address))
+    async with open_cluster(choice, [0, 0], []) as cluster:
+        host = Host(TorchThread(1), lambda: None)
+        learner = await open_ranks(spec, host, 2, 60.0, start=cluster.start_ranks, here=False)
+        try:
+            group = learner.processes.group
+            assert [rank.address for rank in group.ranks] == [THERE] * 2
+            assert not group.shares_files
+            expected = await here.update(groups, 1)
+            assert await learner.update(groups, 1) == pytest.approx(expected, rel=1e-6, abs=1e-7)
+            found = await (await learner.weights(1)).tensors(complete=True)
+            await learner.save(tmp_path / "shared")
+            unseen = f"/dev/shm/{tmp_path.name}/checkpoint"
+            with pytest.raises(RunFailure, match=f"the checkpoint {unseen} is not seen here"):
+                await learner.save(Path(unseen))
+            for name, x in (await (await here.weights(1)).tensors(complete=True)).items():
+                assert found[name].allclose(x, atol=1e-6)
+        finally:
+            await learner.close()
+            await here.close()
+
+
+async def test_a_server_there_gets_the_newest_weights_whenever_it_starts(far, tmp_path):
+    """Its machine keeps two versions, as this one does."""
+    choice = ClusterChoice("ray", RayConfig(address=far.address))
+    async with open_cluster(choice, [], [0, 0]) as cluster:
+        publisher = cluster.publisher(WeightFolders())
+        servers = [cluster.server(n, Pages()) for n in range(2)]
+        try:
+            await servers[0].start()
+            assert servers[0].running
+            weights = {"w": torch.arange(4.0)}
+            folders = [await asyncio.to_thread(publisher.write, weights, v) for v in (1, 2, 3)]
+            assert [folder.exists() for folder in folders] == [False, True, True]
+            await servers[1].start()
+            for server in servers:
+                sees = [await server._actor.sees.remote(str(folder)) for folder in folders]
+                assert sees == [False, True, True]
+                assert server._process.url.startswith(f"http://{THERE}:")
+        finally:
+            for server in servers:
+                await server.stop()
+            publisher.close()
+        assert not any(server.running for server in servers)
+
+
+def test_a_run_learns_there_what_it_learns_here(far, words, tmp_path):
+    settings = {"env.max_turns": 2, "threads": 1, "steps": 2, "learner.ranks": 2}
+    there = {"cluster": "ray", "cluster.address": far.address}
+    assert main(words(tmp_path / "here", **settings)) == 0
+    assert main(words(tmp_path / "there", **settings, **there)) == 0
+    mine, theirs = (
+        [r for r in read_jsonl(tmp_path / name / "metrics.jsonl") if "loss" in r]
+        for name in ("there", "here")
+    )
+    assert [r["loss"] for r in mine] == pytest.approx([r["loss"] for r in theirs], abs=1e-6)

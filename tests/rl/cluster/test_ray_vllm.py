@@ -1,0 +1,64 @@
+"""Learner and real vLLM servers on another machine, by one command; a server there is killed."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from far_machine import THERE, FarMachine, can_be_made
+
+import rl.run.trainer
+from rl.run.folder import read_jsonl
+from rl.train import main
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TINY = {"model": "tiny", "tiny.demonstrations": 200, "tiny.steps": 60, "tiny.num_layers": 1}
+TINY |= {"tiny.vocab_size": 261, "tiny.context_length": 64}
+SETTINGS = {"steps": 4, "save_every": 1, "sampling.temperature": 0.9, "learner.ranks": 2}
+SERVED = {"policy": "vllm-server", "policy.replicas": 2}
+
+
+def servers_there():
+    """Process ids of vLLM's front ends that listen at the far machine's address."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"vllm.entrypoints.openai.api_server" in command and THERE.encode() in command:
+            found.append(int(entry.name))
+    return found
+
+
+def test_a_run_with_ranks_and_servers_there_survives_a_killed_server(words, tmp_path, monkeypatch):
+    python = os.environ.get("TURNWISE_VLLM_PYTHON")
+    if not python or not can_be_made():
+        pytest.skip("needs TURNWISE_VLLM_PYTHON, root, and the programs ip and unshare")
+    rollout, seen = rl.run.trainer.Trainer.rollout, []
+
+    async def killing(self, step):
+        if step == 2:
+            seen.extend(servers_there())
+            os.kill(seen[0], signal.SIGKILL)
+        return await rollout(self, step)
+
+    monkeypatch.setattr(rl.run.trainer.Trainer, "rollout", killing)
+    with FarMachine(tmp_path, cpus=4) as machine:
+        for name, value in machine.environment.items():
+            monkeypatch.setenv(name, value)
+        there = {"cluster": "ray", "cluster.address": machine.address}
+        settings = TINY | SETTINGS | SERVED | there
+        assert main(words(tmp_path / "run", **settings, **{"policy.python": python})) == 0
+        assert not servers_there()
+    assert len(seen) == 2, "each replica is placed once"
+    steps = [r for r in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "loss" in r]
+    assert [r["step"] for r in steps] == [1, 2, 3, 4]
+    assert sum(r["policy/restarts"] for r in steps) == 1
+    assert all(0 < r["sync/max_difference"] < 1e-4 for r in steps)
+    scored = [r for r in steps if r["unscored_tokens"] < r["num_tokens"]]
+    assert scored and all(r["sampling/logp_difference_max"] < 1e-3 for r in scored)
