@@ -21,6 +21,7 @@ from rl.errors import RunFailure, UsageError
 from rl.files import claimed_folder, replace_text
 from rl.preferences.judge_labels import Label, Question, label_pair, labelled, read_pairs, summary
 from rl.run.process.command import answer, report, run_command
+from rl.run.process.cores import report_busy
 from rl.settings.chat import OWN_TEMPLATE, ChatConfig
 from rl.settings.groups import at_least
 from rl.settings.parsing.from_python import from_python
@@ -134,6 +135,7 @@ async def _open(config: JudgeConfig) -> AsyncIterator[Chooser]:
     from rl.preferences.judge_model import load_judge
     from rl.runtime.model import device_of, dtype_of
 
+    report_busy(config.num_threads, report)
     torch.set_num_threads(config.num_threads)
     try:
         chooser = load_judge(config.model, device_of(config), dtype_of(config), config.chat)

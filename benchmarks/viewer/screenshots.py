@@ -1,10 +1,11 @@
-"""Pictures of each view of the viewer, for the docs.
+"""Pictures of each view of the viewer, and an exported run, for the docs.
 
     python -m benchmarks.viewer.screenshots [runs/pictures] [docs/viewer]
 
 The command trains the runs of :data:`RUNS` in the first folder, except those that are already
 there, and writes a PNG for each view of ``search`` to the second; ``problems.png`` is the first
-page of ``search-cut``. It fails if a view lacks its content. It needs Chromium.
+page of ``search-cut``, and ``example.html`` is ``search`` as one file. It fails if a view lacks its
+content. It needs Chromium.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from aiohttp.test_utils import TestServer
 
 from benchmarks.viewer.broken_runs import train
 from benchmarks.viewer.browser import Browser, find_chromium, open_browser
+from rl.viewer.export import write_export
 from rl.viewer.runs import Runs
 from rl.viewer.server import application
 
@@ -42,6 +44,8 @@ SETTINGS: Mapping[str, Any] = {
 }
 """Settings of all runs. They begin with the cached model of ``model=tiny``."""
 WIDTH, HEIGHT = 1120, 700
+EXPORTED = 16
+"""Number of episodes in the exported run."""
 _SHOWN_S = 60.0
 CONTENT: Mapping[str, str] = {
     "runs": "table.runs tbody tr",
@@ -131,6 +135,7 @@ def main() -> None:
     runs = Runs(root)
     try:
         asyncio.run(write(runs, "search", "search-cut", folder))
+        write_export(runs, "search", folder / "example.html", EXPORTED)
     finally:
         runs.close()
 

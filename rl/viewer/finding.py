@@ -22,6 +22,7 @@ KEYS = (
     "answers_cut",
     "tied_rewards",
     "no_gradient",
+    "no_success",
     "mismatch",
     "worse",
     "apart",

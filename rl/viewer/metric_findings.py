@@ -52,8 +52,8 @@ _SHARE = "staleness/effective_share/"
 
 def metric_findings(run: RunData) -> list[Finding]:
     """The findings from a run's metrics alone, in no order."""
-    rules = (_no_gradient, _tied, _cut, _failures, _stale, _mismatch, _held_out, _entropy)
-    return [finding for rule in (*rules, _tool_calls, _format) for finding in rule(run)]
+    rules = (_no_gradient, _tied, _cut, _failures, _stale, _mismatch, _held_out, _no_success)
+    return [finding for rule in (*rules, _entropy, _tool_calls, _format) for finding in rule(run)]
 
 
 def _sentence(text: str) -> str:
@@ -269,6 +269,31 @@ def _held_out(run: RunData) -> Iterator[Finding]:
         "best weights.",
         (int(best["step"]), int(held[-1]["step"])),
         {"kind": "validation", "step": str(held[-1]["step"]), "sort": "reward", "order": "asc"},
+    )
+
+
+def _no_success(run: RunData) -> Iterator[Finding]:
+    """Rewards that differ, and held-out tasks of which none is ever solved."""
+    held = [r for r in run.records if "eval/success" in r]
+    rewards = numbers(run.steps, "reward")
+    if len(held) < 3 or len(rewards) < _LEAST_STEPS or any(r["eval/success"] for r in held):
+        return
+    ties = numbers(run.recent, "frac_reward_zero_std")
+    if ties and fmean(ties) == 1:
+        return  # Nothing is learned at all, which is another finding.
+    first, now = fmean(rewards[:_LEAST_STEPS]), fmean(rewards[-_LEAST_STEPS:])
+    yield Finding(
+        "no_success",
+        "high",
+        f"No task was solved in {len(held)} validations of {_tasks(run.config)} tasks, while the "
+        f"training reward went from {first:.2f} to {now:.2f}.",
+        "The reward pays for something else than success, such as a format or a part of the "
+        "task, and the model learns that.",
+        "Read the training episodes with the highest rewards. Ask whether the model can solve "
+        "these tasks at all (rl.eval with episodes=16 shows pass@16); take easier tasks or a "
+        "stronger model, or imitate solutions first (python -m rl.sft).",
+        (int(held[0]["step"]), int(held[-1]["step"])),
+        of_steps(steps_of(run.recent), sort="reward", order="desc"),
     )
 
 

@@ -111,7 +111,8 @@ def mean_interval(
     squares = sum(sum(value - mean for value in values) ** 2 for values in tasks)
     error = math.sqrt(squares * len(tasks) / (len(tasks) - 1)) / count
     half = _t_95(len(tasks) - 1) * error
-    return max(least, mean - half), min(most, mean + half)
+    # A bound of an environment can be -0.0, which would show as -0.000.
+    return max(least, mean - half) + 0.0, min(most, mean + half) + 0.0
 
 
 def _t_95(degrees: int) -> float:

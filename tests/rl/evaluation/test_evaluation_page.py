@@ -46,6 +46,14 @@ def test_its_figures_are_the_simulated_ones():
         row = " | ".join([label, str(len(covered)), *(f"{share:.1%}" for share in figures)])
         assert f"| {row} |" in PAGE
         assert least < 1 or figures[0] == pytest.approx(0.95, abs=0.005)
+    paired = json.loads((ROOT / "benchmarks" / "results" / "paired_pass.json").read_text())
+    assert f"{paired['evaluations']} evaluations of each kind" in PAGE
+    assert f"simulated for {len(paired['cells'])} kinds of evaluations" in PAGE
+    for tasks in (20, 50, 150):
+        covered = [c["covered"] for c in paired["cells"] if c["tasks"] == tasks]
+        figures = (fmean(covered), min(covered), max(covered))
+        row = " | ".join([str(tasks), str(len(covered)), *(f"{share:.1%}" for share in figures)])
+        assert f"| {row} |" in PAGE
     for row in found["power"]:
         announced, seen = row["announced power"], row["found"]
         assert f"{seen:.0%} (announced {announced:.0%})" in PAGE

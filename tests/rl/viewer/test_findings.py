@@ -391,6 +391,18 @@ def test_success_that_falls_while_the_reward_rises():
     assert findings(rising) == [], "a fall within chance"
 
 
+def test_rewards_that_rise_without_any_success():
+    records = steps(12, reward=lambda n: n / 24) + held_out(0.0, 0.0, 0.0)
+    finding = first(RunData(records, config=CONFIG))
+    assert (finding.key, finding.severity, finding.steps) == ("no_success", "high", (0, 20))
+    assert finding.title.endswith("while the training reward went from 0.10 to 0.44.")
+    assert finding.episodes["sort"] == "reward"
+    for fine in (held_out(0.0, 0.0), held_out(0.0, 0.02, 0.0)):
+        assert findings(RunData(steps(12, reward=0.2) + fine, config=CONFIG)) == []
+    tied = steps(12, reward=0.0, frac_reward_zero_std=1.0) + held_out(0.0, 0.0, 0.0)
+    assert "no_success" not in {f.key for f in findings(RunData(tied, config=CONFIG))}
+
+
 def test_a_test_that_became_worse():
     tests = [
         {"step": 0, "test/success": 0.6, "test/success_low": 0.5, "test/success_high": 0.7},
