@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from rl.cluster.cluster import THIS_MACHINE, Cluster
-from rl.cluster.settings import ClusterChoice, RayConfig
+from rl.cluster.settings import ClusterChoice, JoinConfig, LocalConfig
 from rl.errors import UsageError
 
 
@@ -25,8 +25,14 @@ async def open_cluster(
     Raises:
         UsageError: Ray is not installed, the cluster cannot be reached, or has too little room.
     """
-    if not isinstance(choice.settings, RayConfig):
+    if isinstance(choice.settings, LocalConfig):
         yield THIS_MACHINE
+        return
+    if isinstance(choice.settings, JoinConfig):
+        from rl.cluster.joined import open_joined  # loads torch
+
+        with open_joined(choice.settings) as joined:
+            yield joined
         return
     if importlib.util.find_spec("ray") is None:
         raise UsageError("cluster=ray needs Ray: pip install 'turnwise[ray]'")

@@ -6,11 +6,7 @@ machine does.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
-import socket
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +18,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from agents.serving import ServerProcess
 from agents.serving.orphans import SHARED_MEMORY, Guard
-from agents.serving.process import free_port
 
-_SIOCGIFADDR = 0x8915
 KEPT = 2
 """Number of versions of the weights that stay on a machine."""
 
@@ -51,42 +45,16 @@ def in_words(error: BaseException) -> str:
     return last.partition(". ")[0] if isinstance(error, RayActorError) else last
 
 
-def interface_of(address: str) -> str | None:
-    """The network interface with this IPv4 address, or None."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue  # an interface without an address
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return None
-
-
 class RankActor:
     """One rank of the learner, which computes in the actor's own process."""
 
-    def place(self) -> tuple[str, int, int]:
-        """The machine's address, a free port there, and this process's id."""
-        address = ray.util.get_node_ip_address()
-        return address, free_port(address), os.getpid()
-
-    def sees(self, path: str) -> bool:
-        """Whether this machine sees a file or folder."""
-        return Path(path).exists()
-
     def serve(self, address: tuple[str, int], key: bytes, rank: int) -> None:
         """Answer the run's calls. The end of the connection ends this process."""
-        interface = interface_of(ray.util.get_node_ip_address())
-        if interface is not None:
-            # The name of a machine may stand for another of its addresses.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         from rl.learner.ranks.joining import join
         from rl.learner.ranks.rank import serve  # loads torch
 
-        serve(join(address, key, rank))
+        # Ray shows each actor its own GPU alone.
+        serve(join(address, key, rank, device=0))
 
 
 class ServerActor:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from rl.cluster.ray_actors import in_words, seen_here
+from rl.cluster.joined_ranks import JoinedRank, group_of
+from rl.cluster.ray_actors import in_words
 from rl.cluster.settings import RayConfig
-from rl.learner.ranks.joining import RankListener
+from rl.learner.ranks.joining import Joined, RankListener
 from rl.learner.ranks.process import CLOSE_S, RankGroup
 from rl.learner.seam import LearnerLost
 
 
-class RayRank:
-    """A rank in an actor; see ``rl.learner.ranks.process.RankProcess``."""
+class RayRank(JoinedRank):
+    """A rank in an actor."""
 
-    def __init__(self, number: int, actor: Any, place: tuple[str, int, int], serving: Any) -> None:
-        self.number = number
-        self.address, _, self.pid = place
-        self.connection: Connection[Any, Any]
+    def __init__(self, joined: Joined, actor: Any, serving: Any) -> None:
+        super().__init__(joined)
         self._actor = actor
         self._serving = serving
 
     def kill(self) -> None:
-        """End the actor at once, without waiting for its end."""
+        """End the actor and the connection at once, without waiting for the end."""
+        super().kill()
         # Without a connection, Ray's functions would start a new cluster.
         if ray.is_initialized():
             ray.kill(self._actor)
@@ -39,13 +39,13 @@ class RayRank:
 
     def epitaph(self) -> str:
         """How the actor ended, in one line."""
-        line = f"rank {self.number} of the learner, on {self.address}, ended"
+        line = super().epitaph()
         if not ray.is_initialized():
             return line
         try:
             ray.get(self._serving, timeout=CLOSE_S)
         except GetTimeoutError:
-            return f"{line} its connection"
+            return line
         except RayError as error:
             return f"{line}: {in_words(error)}"
         return line
@@ -57,29 +57,21 @@ def start_ranks(actors: Sequence[Any], settings: RayConfig) -> RankGroup:
     Raises:
         LearnerLost: an actor does not start or connect in time.
     """
-    within_s = settings.start_s
-    listener = RankListener(ray.util.get_node_ip_address())
+    listener = RankListener(ray.util.get_node_ip_address(), 0, secrets.token_bytes(32))
+    address, key = listener.address, listener.key
+    serving = [actor.serve.remote(address, key, rank) for rank, actor in enumerate(actors)]
     try:
-        places = ray.get([actor.place.remote() for actor in actors], timeout=within_s)
-        with seen_here() as path:
-            shares = ray.get(actors[0].sees.remote(path), timeout=within_s)
-        ranks = [
-            RayRank(n, actor, place, actor.serve.remote(listener.address, listener.key, n))
-            for n, (actor, place) in enumerate(zip(actors, places, strict=True))
-        ]
-        for rank, connection in zip(ranks, listener.accept(len(ranks), within_s), strict=True):
-            rank.connection = connection
-    except (RayError, LearnerLost) as error:
+        joined = listener.accept(len(actors), settings.start_s)
+    except LearnerLost as error:
+        failed = ray.wait(serving, num_returns=len(serving), timeout=0)[0]
         for actor in actors:
             ray.kill(actor)
-        raise LearnerLost(f"the learner's ranks do not start on Ray: {in_words(error)}") from error
+        try:
+            ray.get(failed)
+        except RayError as cause:
+            raise LearnerLost(f"{error}: {in_words(cause)}") from cause
+        raise
     finally:
         listener.close()
-    host, port, _ = places[0]
-    return RankGroup(
-        ranks=ranks,
-        rendezvous=f"tcp://{host}:{port}",
-        devices=[0] * len(ranks),  # Ray shows each actor its own GPU alone.
-        shares_files=shares,
-        num_threads=max(1, int(settings.rank_cpus)),
-    )
+    ranks = list(map(RayRank, joined, actors, serving))
+    return group_of(ranks, num_threads=max(1, int(settings.rank_cpus)))

@@ -46,7 +46,42 @@ class RayConfig:
             raise ValueError(f"strategy ({self.strategy}) must be PACK or SPREAD")
 
 
-_KINDS: dict[str, type[LocalConfig] | type[RayConfig]] = {"local": LocalConfig, "ray": RayConfig}
+@dataclass(frozen=True, kw_only=True)
+class JoinConfig:
+    """torchrun, Slurm or another launcher starts the learner's ranks, which connect to the run.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    listen: str = "127.0.0.1:7717"
+    """HOST:PORT at which the run waits for learner.ranks ranks; HOST is an address of this machine
+    that theirs reach."""
+    key_file: str = "~/.cache/turnwise/join.key"
+    """File with the secret by which ranks and run know each other, at least 16 bytes. It is made if
+    it does not exist; the ranks' machines need a copy."""
+    rank_threads: int = 1
+    """Number of threads with which a rank computes on a CPU."""
+    start_s: float = 600.0
+    """Seconds that the ranks may take to connect, also after a loss."""
+
+    def __post_init__(self) -> None:
+        for key in ("rank_threads", "start_s"):
+            if not getattr(self, key) > 0:
+                raise ValueError(f"{key} ({getattr(self, key)}) must be above 0")
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise ValueError(f"listen ({self.listen}) must be HOST:PORT")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The address and the port of ``listen``."""
+        host, _, port = self.listen.rpartition(":")
+        return host, int(port)
+
+
+Settings = LocalConfig | RayConfig | JoinConfig
+_KINDS: dict[str, type[Settings]] = {"local": LocalConfig, "ray": RayConfig, "join": JoinConfig}
 
 
 @dataclass(frozen=True)
@@ -54,7 +89,7 @@ class ClusterChoice:
     """A chosen cluster: its name and its settings."""
 
     name: str
-    settings: LocalConfig | RayConfig
+    settings: Settings
 
 
 HERE = ClusterChoice("local", LocalConfig())

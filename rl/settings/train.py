@@ -135,8 +135,9 @@ class TrainConfig(TrackingConfig, RunConfig):
     """The learner, which computes updates. "local" computes them in this process, or in
     learner.ranks processes; plug-ins add other learners."""
     cluster: ClusterChoice = field(default_factory=left_out, metadata={"choice": CLUSTER})
-    """Where the run's processes are: "local", all on this machine, or "ray", where Ray places the
-    learner's ranks and the policy's servers. cluster.KEY sets its options."""
+    """Where the run's processes are: "local", all on this machine; "ray", where Ray places the
+    learner's ranks and the policy's servers; or "join", where torchrun or Slurm starts the ranks.
+    cluster.KEY sets its options."""
     micro_batch_tokens: int = 4096
     """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
     packing: bool = True

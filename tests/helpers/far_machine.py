@@ -12,7 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-HERE, THERE = "10.231.77.1", "10.231.77.2"
+_NETWORK = f"10.231.{os.getpid() % 256}"
+HERE, THERE = f"{_NETWORK}.1", f"{_NETWORK}.2"
 START_S = 90.0
 
 
@@ -22,15 +23,24 @@ class FarMachine:
     Args:
         folder: where Ray's daemons log.
         cpus: number of the far machine's cores. This machine has none, so Ray places all there.
+        lost_soon: whether the machine counts as lost after some eight seconds without an answer. On
+            two busy cores it may be silent for as long.
     """
 
-    def __init__(self, folder: Path, cpus: int) -> None:
+    def __init__(self, folder: Path, cpus: int, *, lost_soon: bool = False) -> None:
         self._name = f"tw{os.getpid()}"
         self._ends = (f"twa{os.getpid()}", f"twb{os.getpid()}")
         self._folder, self._cpus = folder, cpus
         self._daemons: list[subprocess.Popen[bytes]] = []
         self.environment = {"RAY_AUTH_MODE": "disabled"}
+        if lost_soon:
+            self.environment |= {
+                "RAY_health_check_period_ms": "2000",
+                "RAY_health_check_timeout_ms": "2000",
+                "RAY_health_check_failure_threshold": "3",
+            }
         self.address = ""
+        self._ray: list[str] = []
 
     def __enter__(self) -> FarMachine:
         try:
@@ -60,6 +70,14 @@ class FarMachine:
         """Put the far machine on the network again."""
         ip("link", "set", self._ends[0], "up")
 
+    def restart(self) -> None:
+        """Start Ray there again, as a supervisor would: a machine that was lost does not return."""
+        for pid in self._inside():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._daemons.pop().wait()
+        self._start_there()
+
     def _inside(self) -> list[int]:
         words = ["ip", "netns", "pids", self._name]
         found = subprocess.run(words, check=False, capture_output=True, text=True)
@@ -88,10 +106,14 @@ class FarMachine:
         head = ["--head", "--port", str(port), "--num-cpus", "0", "--include-dashboard", "false"]
         self._daemon("here", [*ray, *head, "--node-ip-address", HERE])
         until(lambda: listens(HERE, port))
+        self._ray = ray
+        self._start_there()
+
+    def _start_there(self) -> None:
         inside = ["ip", "netns", "exec", self._name, "unshare", "--mount", "sh", "-c"]
         inside += ['mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
         words = ["--address", self.address, "--num-cpus", str(self._cpus)]
-        self._daemon("there", [*inside, *ray, *words, "--node-ip-address", THERE])
+        self._daemon("there", [*inside, *self._ray, *words, "--node-ip-address", THERE])
 
     def _daemon(self, name: str, command: list[str]) -> None:
         with (self._folder / f"ray-{name}.log").open("wb") as log:

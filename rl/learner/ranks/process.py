@@ -31,7 +31,7 @@ class RankProcess(Protocol):
     """Carries calls to the rank, and its answers. It closes when either side ends."""
 
     def kill(self) -> None:
-        """End the process at once, without waiting for its end."""
+        """End the process and its connection at once, without waiting for the end."""
         ...
 
     def wait(self) -> None:

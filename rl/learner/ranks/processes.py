@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rl.learner.ranks.messages import Answer
     from rl.learner.ranks.process import RankGroup, RankProcess
 
-CLOSE_S = 10.0
+CLOSE_S = 15.0
 """Seconds within which the connections close after the ranks have ended."""
 
 
@@ -156,6 +156,8 @@ class RankProcesses:
                     continue
                 self._loop.call_soon_threadsafe(self._answered, rank.number, answer)
         except (EOFError, OSError):
+            if self._closed:
+                return  # What started the rank may be gone.
             rank.wait()
             lost = LearnerLost(rank.epitaph())
             try:

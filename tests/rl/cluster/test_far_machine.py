@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from far_machine import THERE, FarMachine, can_be_made
 from ranked_cases import CASES, episodes, save_models
 
+import rl.run.trainer
 from agents.serving import ServerProcess, WeightFolders
 from agents.torch_thread import TorchThread
 from rl.errors import RunFailure
@@ -35,7 +37,7 @@ def far(tmp_path_factory):
         pytest.skip("network namespaces need root, and the programs ip and unshare")
     with (
         pytest.MonkeyPatch.context() as patched,
-        FarMachine(tmp_path_factory.mktemp("far"), cpus=4) as machine,
+        FarMachine(tmp_path_factory.mktemp("far"), cpus=4, lost_soon=True) as machine,
     ):
         for name, value in machine.environment.items():
             patched.setenv(name, value)
@@ -64,7 +66,7 @@ async def test_ranks_there_compute_what_ranks_here_compute(far, tmp_path):
         learner = await open_ranks(spec, host, 2, 60.0, start=cluster.start_ranks, here=False)
         try:
             group = learner.processes.group
-            assert [rank.address for rank in group.ranks] == [THERE] * 2
+            assert [rank.joined.address for rank in group.ranks] == [THERE] * 2
             assert not group.shares_files
             expected = await here.update(groups, 1)
             assert await learner.update(groups, 1) == pytest.approx(expected, rel=1e-6, abs=1e-7)
@@ -102,6 +104,37 @@ async def test_a_server_there_gets_the_newest_weights_whenever_it_starts(far, tm
                 await server.stop()
             publisher.close()
         assert not any(server.running for server in servers)
+
+
+def test_a_run_outlives_its_machines_loss(far, words, tmp_path, monkeypatch, capfd):
+    """The machine of all ranks is cut off, comes back, and Ray starts there again."""
+    rollout, cut = rl.run.trainer.Trainer.rollout, []
+
+    def restore():
+        far.heal()
+        far.restart()
+
+    async def cutting(self, step):
+        groups = await rollout(self, step)
+        if step == 3 and not cut:
+            cut.append(threading.Timer(40.0, restore))
+            far.cut()
+            cut[0].start()
+        return groups
+
+    monkeypatch.setattr(rl.run.trainer.Trainer, "rollout", cutting)
+    settings = {"env.max_turns": 2, "threads": 1, "steps": 4, "save_every": 1, "learner.ranks": 2}
+    there = {"cluster": "ray", "cluster.address": far.address, "learner.timeout_s": 10}
+    assert main(words(tmp_path / "run", **settings, **there)) == 0
+    cut[0].join()
+    said = capfd.readouterr().err
+    assert "the learner's ranks made no progress with update for 10 s (learner.timeout_s)" in said
+    steps = [r for r in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "loss" in r]
+    assert [r["step"] for r in steps] == [1, 2, 3, 4], "each step is learned once"
+    monkeypatch.setattr(rl.run.trainer.Trainer, "rollout", rollout)
+    assert main(words(tmp_path / "here", **settings)) == 0
+    alone = [r for r in read_jsonl(tmp_path / "here" / "metrics.jsonl") if "loss" in r]
+    assert [r["loss"] for r in steps] == pytest.approx([r["loss"] for r in alone], abs=1e-6)
 
 
 def test_a_run_learns_there_what_it_learns_here(far, words, tmp_path):
