@@ -104,9 +104,13 @@ def _watched(method: Any, taken: dict[int, dict[str, int]]) -> Callable[[Any], A
     process: Callable[[Any], Any] = method.process_weights_after_loading
 
     def watched(layer: Any) -> Any:
-        taken[id(layer)] = {
-            name: digest(parameter) for name, parameter in layer.named_parameters(recurse=False)
-        }
-        return process(layer)
+        parameters = dict(layer.named_parameters(recurse=False))
+        taken[id(layer)] = {name: digest(parameter) for name, parameter in parameters.items()}
+        packing = getattr(method, "moe_kernel", None)
+        result = process(layer)
+        if packing is not None and all(p.device.type == "cpu" for p in parameters.values()):
+            # vLLM 0.32 packs a CPU's experts only once, and would read newer ones as packed.
+            packing.fused_experts.process_weights_after_loading(layer)
+        return result
 
     return watched

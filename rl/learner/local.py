@@ -27,7 +27,7 @@ from rl.learner.memory.quantization import (
     quantize_linear_layers,
     round_linear_layers,
 )
-from rl.learner.model import Infer, load_model, score_tokens, tolerance_of
+from rl.learner.model import Infer, as_saved, load_model, score_tokens, tolerance_of
 from rl.learner.ranks.world import SOLO, World
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts, TokenRecord
 from rl.learner.updater import Updater
@@ -88,7 +88,9 @@ class LocalWeights:
 
     async def tensors(self, *, complete: bool = False) -> Mapping[str, Tensor]:
         """The weights by name; see ``seam.WeightHandle.tensors``."""
-        return self.model.state_dict() if complete else trained_state(self.model)
+        return (
+            self.model.state_dict() if complete else _saved(self.model, trained_state(self.model))
+        )
 
 
 class LocalLearner:
@@ -190,7 +192,8 @@ class LocalLearner:
 
     async def collected(self, *, complete: bool) -> dict[str, Tensor]:
         """The weights of a handle (``seam.WeightHandle.tensors``), on the host. Collective."""
-        return await self._thread.do(self._collect, complete)
+        state = await self._thread.do(self._collect, complete)
+        return state if complete else _saved(self.model, state)
 
     def _collect(self, complete: bool) -> dict[str, Tensor]:
         state = self.model.state_dict() if complete else trained_state(self.model)
@@ -289,6 +292,11 @@ class LocalLearner:
         if not all(weight.isfinite().all() for weight in weights.values()):
             raise ValueError(f"the weights in {folder} are not finite")
         return weights
+
+
+def _saved(model: PreTrainedModel, trained: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The trained weights by the names in a checkpoint's file. An adapter's have them already."""
+    return trained if is_adapted(model) else as_saved(model, trained)
 
 
 def facts_of(model: PreTrainedModel) -> ModelFacts:

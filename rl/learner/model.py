@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from agents.local.forward.cache_names import cache_name
 from rl.credit.logprobs import Support
@@ -131,6 +132,22 @@ def _from_pretrained(path: str, dtype: torch.dtype) -> PreTrainedModel:
             f"language model with all of them"
         )
     return model
+
+
+@torch.no_grad()
+def as_saved(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of ``model`` by the names in a file that ``save_pretrained`` writes.
+
+    They differ where transformers keeps a model in another form than its files: the experts of a
+    mixture are one tensor in memory, and a file has a tensor for each. Servers read the names of
+    files.
+
+    Args:
+        model: the model, as transformers loaded or made it.
+        weights: all of its weights, by the names in its ``state_dict``.
+    """
+    found: dict[str, Tensor] = revert_weight_conversion(model, dict(weights))
+    return found
 
 
 @torch.no_grad()

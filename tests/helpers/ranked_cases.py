@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from small_learner import build_group, build_model
+from small_learner import build_group, build_mixture, build_model
 
 from agents.torch_thread import TorchThread
 from rl.credit.algorithms import ALGORITHMS
@@ -38,7 +38,8 @@ class Case:
     groups: int = 4
     packing: bool = True
     checkpointing: str = "off"
-    tied: bool = False
+    model: str = "model"
+    """One of the models of :func:`save_models`."""
 
     def spec(self, folder):
         row = ALGORITHMS[self.algorithm].changed(self.changes)
@@ -48,16 +49,17 @@ class Case:
             memory=MemoryConfig(activation_checkpointing=self.checkpointing),
             packing=self.packing,
         )
-        model = str(folder / ("tied" if self.tied else "model"))
         return LearnerSpec(
-            *(model, None, "cpu", self.dtype, LoraConfig(rank=self.lora), 3), training
+            *(str(folder / self.model), None, "cpu", self.dtype, LoraConfig(rank=self.lora), 3),
+            training,
         )
 
 
 CASES = {
     "grpo": Case(),
     "grpo-padded": Case(packing=False),
-    "grpo-tied": Case(tied=True),
+    "grpo-tied": Case(model="tied"),
+    "mixture": Case(model="mixture"),
     "grpo-kl": Case(changes=KL),
     "grpo-kl-renewed": Case(changes={**KL, "kl.ref_every": 2}),
     "ppo": Case("ppo", {"minibatches": 2}),
@@ -86,6 +88,7 @@ def episodes(case):
 def save_models(folder):
     build_model().save_pretrained(folder / "model")
     build_model(tie_word_embeddings=True).save_pretrained(folder / "tied")
+    build_mixture().save_pretrained(folder / "mixture")
 
 
 async def learned(case, folder, world=SOLO):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agents.completion import Completion, FinishReason
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
@@ -32,6 +32,33 @@ def build_model(seed=0, dtype=torch.float32, layers=2, **options):
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.3)
     return model.to(dtype).eval()
+
+
+def build_mixture(seed=0):
+    """A Qwen3 with four experts in each layer, of which a token uses two."""
+    torch.manual_seed(seed)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        moe_intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        max_position_embeddings=128,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    model = Qwen3MoeForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(0, 0.3)
+    return model.eval()
 
 
 def build_trajectory(turns, *, seed=0, member=0, logprobs=-3.0, failure=None):

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import toy_envs
 
-from envs.env import EnvOptions
-
 HOME = Path(__file__).resolve().parents[2]
 
 
@@ -27,38 +25,20 @@ def chatter():
 @pytest.fixture(scope="session")
 def toy_model(tmp_path_factory) -> Path:
     """A folder with a Qwen3 of one layer that copies a digit of 0, 1, 2 a little too seldom."""
-    from agents.renderer import Renderer
-    from rl.data.demonstrations import demonstrate
-    from rl.learner.checkpoint import save_checkpoint
-    from rl.learner.settings import OptimizerConfig
-    from rl.runtime.imitation import imitate, supervised
-    from rl.runtime.tiny import new_model, train_tokenizer
-    from rl.settings.groups import TinyRecipe
-
-    async def make(folder: Path) -> None:
-        options = EnvOptions(max_turns=2)
-        demonstrations = await demonstrate("toy-copy-v0", options, {}, list(range(96)) * 4, seed=0)
-        tokenizer = train_tokenizer(demonstrations, vocab_size=261)
-        recipe = TinyRecipe(
-            hidden_size=32,
-            intermediate_size=64,
-            num_layers=1,
-            num_heads=2,
-            context_length=48,
-        )
-        model = new_model(tokenizer, recipe, seed=0)
-        renderer = Renderer(tokenizer)
-        await imitate(
-            supervised(model, OptimizerConfig(lr=5e-3, warmup_steps=10)),
-            [d.to_segment(renderer) for d in demonstrations],
-            steps=80,
-            batch_size=16,
-            seed=0,
-        )
-        save_checkpoint(folder, model, tokenizer)
+    from toy_models import dense, save_toy
 
     folder = tmp_path_factory.mktemp("toy") / "model"
-    asyncio.run(make(folder))
+    asyncio.run(save_toy(folder, dense))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def toy_mixture(tmp_path_factory) -> Path:
+    """As :func:`toy_model`, a mixture of eight experts in two layers."""
+    from toy_models import mixture, save_toy
+
+    folder = tmp_path_factory.mktemp("toy") / "mixture"
+    asyncio.run(save_toy(folder, mixture))
     return folder
 
 

@@ -66,3 +66,15 @@ def test_a_server_samples_from_the_learners_rounded_base(words, tmp_path, vllm_p
     assert len(steps) == 2
     assert all(0 < record["sync/max_difference"] < 1e-4 for record in steps)
     assert not (out / "base-for-servers").exists()
+
+
+def test_a_mixture_of_experts_learns_over_a_server(words, tmp_path, vllm_python, toy_mixture):
+    """Each update of the experts is proved, so vLLM packs them again."""
+    out = tmp_path / "run"
+    served = {"policy": "vllm-server", "policy__python": vllm_python, "steps": 2}
+    assert main(words(out, **served, model=toy_mixture)) == 0
+    reported = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in reported if "loss" in record]
+    assert len(steps) == 2
+    assert all(record["grad_norm"] > 0 for record in steps)
+    assert all(record["sync/max_difference"] < 1e-4 for record in steps)

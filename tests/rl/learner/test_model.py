@@ -1,5 +1,7 @@
 import pytest
 import torch
+from safetensors.torch import load_file
+from small_learner import build_mixture
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -12,6 +14,7 @@ from transformers import (
 )
 
 from rl.credit.batch import Batch
+from rl.learner.local import LocalWeights
 from rl.learner.model import load_model
 from rl.learner.scoring import ScoringModel
 from rl.packing.models import needs_mask
@@ -178,6 +181,19 @@ def test_a_saved_model_is_loaded(tmp_path):
     assert loaded.dtype == torch.float32
     for name, weight in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], weight)
+
+
+async def test_servers_get_the_names_of_files(tmp_path):
+    """In memory, the experts of a layer are one tensor. Transformers writes the file."""
+    model = build_mixture()
+    model.save_pretrained(tmp_path)
+    expected = load_file(tmp_path / "model.safetensors")
+    assert expected.keys() != model.state_dict().keys()
+    weights = LocalWeights(model, 0)
+    found = await weights.tensors()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], x) for name, x in expected.items())
+    assert (await weights.tensors(complete=True)).keys() == model.state_dict().keys()
 
 
 def test_a_reward_model_is_no_policy(tmp_path):
