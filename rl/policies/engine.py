@@ -127,7 +127,7 @@ class PolicyEngine(ABC):
         """
         return {}
 
-    def servers(self, device_type: str) -> Sequence[int]:
+    def gpus_of_servers(self, device_type: str) -> Sequence[int]:
         """The number of GPUs of each server that the policy starts on a cluster.
 
         The default is none: the policy starts no server that a cluster can place.

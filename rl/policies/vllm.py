@@ -264,7 +264,7 @@ class VLLMServers(VLLM):
         if self.gpu_share or self.transfer != "files":
             raise UsageError("policy.sleep, gpu_memory and transfer need cluster=local: drop them")
 
-    def servers(self, device_type: str) -> list[int]:
+    def gpus_of_servers(self, device_type: str) -> list[int]:
         """The number of GPUs of each server that the run starts; none with ``policy.url``."""
         from agents.vllm.arguments import num_gpus, split_words
 
@@ -281,7 +281,7 @@ class VLLMServers(VLLM):
         """
         from rl.policies.devices import Servers, gpus_or_remedy
 
-        servers = Servers(self.replicas, self.servers("cuda")[0], self.gpu_share > 0, ranks)
+        servers = Servers(self.replicas, self.gpus_of_servers("cuda")[0], self.gpu_share > 0, ranks)
         share = "gpu_memory=0.4, to share" if staleness else "sleep=true, to take turns on"
         transfer = "policy.transfer=ipc " if self.transfer == "nccl" else ""
         return gpus_or_remedy(learner, servers, f"{transfer}policy.{share} the learner's GPU")

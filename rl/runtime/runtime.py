@@ -263,7 +263,7 @@ async def _open_cluster(
         return THIS_MACHINE
     ranks = config.learner.settings.ranks
     gpus = [int(device.type == "cuda")] * (ranks if ranks > 1 else 0)
-    servers = config.policy.settings.servers(device.type)
+    servers = config.policy.settings.gpus_of_servers(device.type)
     with activities.doing(LEARNER, f"the cluster {config.cluster.name}", OPEN):
         opened = open_cluster(config.cluster, gpus, servers)
         return await stack.enter_async_context(
