@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class FinishReason(StrEnum):
@@ -38,6 +42,9 @@ class SamplingParams:
     with_support: bool = True
     """Whether the completion reports each token's support: the ids that ``top_p`` and ``top_k``
     kept. Training needs the support."""
+    with_experts: bool = False
+    """Whether the completion reports the experts that computed each token, in a mixture of
+    experts."""
     max_tokens: int = 256
     """Maximum number of sampled tokens."""
     stop: tuple[str, ...] = ()
@@ -83,6 +90,10 @@ class Completion:
     supports: tuple[Sequence[int], ...] | None = None
     """For each token, the ids from which it was sampled. None if tokens were sampled from the whole
     vocabulary, or if the request does not need the support."""
+    experts: NDArray[np.integer[Any]] | None = field(default=None, compare=False)
+    """``[n, layers, k]``: the k experts that computed each token in each decoder layer, for the
+    first n tokens of prompt and completion. The last sampled token was not computed. Zeros for a
+    layer without experts. None if the request did not ask for them."""
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.logprobs) == len(self.versions)

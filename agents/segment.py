@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agents.column import Column, column_of
 from agents.completion import Completion
@@ -51,6 +52,9 @@ class Segment:
     supports: list[list[int]] = field(default_factory=list)
     """Support of each sampled token: the ids that top-k and top-p kept, or an empty list for all
     ids. If sampling was never truncated, the whole list is empty."""
+    experts: NDArray[np.integer[Any]] | None = field(default=None, compare=False)
+    """``[n, layers, k]``: the experts that computed each of the first n tokens; see
+    :attr:`agents.completion.Completion.experts`. None if they were not recorded."""
     parent: int | None = None
     """Index of the segment from which this one forked when the context was edited, or None."""
     offset: int = 0
@@ -61,6 +65,8 @@ class Segment:
     def __post_init__(self) -> None:
         for name, dtype in COLUMNS.items():
             setattr(self, name, column_of(getattr(self, name), dtype))
+        if self.experts is not None:
+            self.experts = np.asarray(self.experts)
 
     def append_context(self, token_ids: Sequence[int], turn: int) -> None:
         """Append tokens that are not sampled: a prompt or an observation."""
@@ -87,6 +93,10 @@ class Segment:
             self.supports.extend([*support] for support in completion.supports)
         elif self.supports:
             self.supports.extend([[]] * count)
+        if completion.experts is not None:
+            # Tokens of earlier turns keep the experts with which those turns were sampled.
+            known = self.experts if self.experts is not None else completion.experts[:0]
+            self.experts = np.concatenate([known, completion.experts[len(known) :]])
 
     def copy(self) -> Segment:
         """An independent copy."""
@@ -99,6 +109,7 @@ class Segment:
         """The constructor's arguments by name, as plain data."""
         record: dict[str, Any] = {name: [*getattr(self, name)] for name in COLUMNS}
         record["supports"] = [[*support] for support in self.supports]
+        record["experts"] = None if self.experts is None else self.experts.tolist()
         return record | {"parent": self.parent, "offset": self.offset, "role": self.role}
 
     def check(self) -> None:
@@ -114,6 +125,7 @@ class Segment:
         )
         self._check_logprobs()
         self._check_supports()
+        assert self.experts is None or len(self.experts) <= count, "experts of tokens that are none"
         assert (turn_ids[1:] >= turn_ids[:-1]).all(), "turns out of order"
         assert 0 <= self.offset <= count, "the shared prefix is longer than the segment"
         assert self.parent is not None or self.offset == 0, "a prefix is shared with no parent"

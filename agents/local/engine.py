@@ -95,14 +95,13 @@ class Engine:
 
     def stats(self) -> Stats:
         """The current counters."""
-        rows = max(1, self._steps) * self._cache.max_rows
         return Stats(
             num_generated_tokens=self._generated,
             num_prefill_tokens=self._computed,
             num_saved_tokens=self._saved,
             forward_s=self._forward_s,
             num_steps=self._steps,
-            mean_occupancy=self._decoded / rows,
+            mean_occupancy=self._decoded / (max(1, self._steps) * self._cache.max_rows),
         )
 
     # Requests of callers.
@@ -395,5 +394,7 @@ class Engine:
                 finished.append(request)
         for request in finished:
             assert request.slot is not None
+            if request.sampling.with_experts:
+                request.experts = self._forward.experts(request.slot.index, request.num_computed)
             self._release(request.slot)
         return finished

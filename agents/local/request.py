@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.local.stops import StopStrings
@@ -33,6 +36,7 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     supports: list[list[int]] = field(default_factory=list)
+    experts: NDArray[np.integer[Any]] | None = None
     finish_reason: FinishReason | None = None
     uniforms: Iterator[float] = field(default_factory=lambda: iter(()))
     slot: Slot | None = None
@@ -43,6 +47,11 @@ class Request:
     def longest(self, context_window: int) -> int:
         """Maximum number of tokens of prompt and completion together."""
         return min(len(self.prompt_ids) + self.sampling.max_tokens, context_window)
+
+    @property
+    def num_computed(self) -> int:
+        """Number of tokens of prompt and completion that the model read: all but the last."""
+        return len(self.prompt_ids) + len(self.token_ids) - 1
 
     def queued_s(self) -> float:
         """Seconds that the request waited for a row, so far."""
@@ -73,6 +82,7 @@ class Request:
             tuple(self.versions),
             self.finish_reason,
             tuple(self.supports) if self.sampling.needs_support else None,
+            self.experts,
         )
 
 

@@ -59,6 +59,8 @@ class StartConfig:
     """Number of requests that vLLM computes at the same time."""
     supports: bool = False
     """Whether vLLM reports the sampling support, which is not possible on a CPU."""
+    experts: bool = False
+    """Whether vLLM reports the experts of each token, which is not possible on a CPU."""
     transfer: str = ""
     """vLLM's own transfer for weights (nccl, ipc), or "" for files."""
     lora_rank: int = 0
@@ -92,6 +94,8 @@ class StartConfig:
             arguments["weight_transfer_config"] = {"backend": self.transfer}
         if self.supports:
             arguments["return_sampling_mask"] = True
+        if self.experts:
+            arguments["enable_return_routed_experts"] = True
         if self.lora_rank:
             arguments |= {
                 "enable_lora": True,

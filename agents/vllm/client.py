@@ -35,7 +35,7 @@ from agents.vllm.protocol import (
     request_body,
     transfer_body,
 )
-from agents.vllm.sampling import UNBOUNDED, BadAnswer, Expected, NoSupport, sampling_parameters
+from agents.vllm.sampling import UNBOUNDED, BadAnswer, Expected, NotReported, sampling_parameters
 
 logger = logging.getLogger(__name__)
 _PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
@@ -347,7 +347,7 @@ class VLLMClient:
             return await asyncio.to_thread(read) if expected.needs_support else read()
         except BadAnswer as bad:
             raise Broken(f"{self.url}: invalid response: {bad}") from bad
-        except NoSupport as missing:
+        except NotReported as missing:
             raise Refused(f"{self.url}: {missing}") from missing
 
     def _body(

@@ -18,7 +18,7 @@ from agents.vllm.sampling import (
     UNBOUNDED,
     BadAnswer,
     Expected,
-    NoSupport,
+    NotReported,
     Sampled,
     Span,
     completion_from,
@@ -270,7 +270,7 @@ class Engine:
             return await asyncio.to_thread(read) if expected.needs_support else read()
         except BadAnswer as bad:
             raise Broken(f"{self.url}: invalid response: {bad}") from bad
-        except NoSupport as missing:
+        except NotReported as missing:
             raise Refused(f"{self.url}: {missing}") from missing
 
     async def _do(self, what: str, call: Awaitable[T], deadline_s: float) -> T:
@@ -307,6 +307,7 @@ def _sampled(choice: Any) -> Sampled:
         choice.finish_reason,
         choice.stop_reason,
         None if choice.sampling_mask is None else choice.sampling_mask.token_ids,
+        choice.routed_experts if hasattr(choice, "routed_experts") else None,
     )
 
 

@@ -11,7 +11,11 @@ import base64
 import contextlib
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agents.completion import Completion
 from agents.vllm.sampling import (
@@ -84,7 +88,7 @@ def completion_of(endpoint: Endpoint, answer: Mapping[str, Any], expected: Expec
 
     Raises:
         BadAnswer: a part of the response is missing or invalid.
-        NoSupport: the sampling support is missing.
+        NotReported: the sampling support or the experts are missing.
     """
     with _readable():
         sampled = _sampled(endpoint, answer, with_support=expected.needs_support)
@@ -107,7 +111,17 @@ def _sampled(endpoint: Endpoint, answer: Mapping[str, Any], *, with_support: boo
     reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
     mask = choice.get("sampling_mask") if with_support else None
     supports = None if mask is None else [list(map(int, support)) for support in mask]
-    return Sampled(tokens, logprobs, spans, reason, stopped_by, supports)
+    return Sampled(tokens, logprobs, spans, reason, stopped_by, supports, _experts(choice))
+
+
+def _experts(choice: Mapping[str, Any]) -> NDArray[np.integer[Any]] | None:
+    """The experts of each token: the bytes of NumPy's file, in base 64."""
+    encoded = choice.get("routed_experts")
+    if encoded is None:
+        return None
+    file = BytesIO(base64.b64decode(encoded))
+    found: NDArray[np.integer[Any]] = np.load(file, allow_pickle=False)
+    return found
 
 
 def prompt_logprobs_of(answer: Mapping[str, Any], prompt_ids: Sequence[int]) -> list[float]:

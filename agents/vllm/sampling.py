@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agents.completion import Completion, FinishReason, SamplingParams
 
 POISONED = -9999.0
@@ -22,8 +25,12 @@ class BadAnswer(Exception):
     """Raised when a response is incomplete or contains invalid values."""
 
 
-class NoSupport(Exception):
-    """Raised when a response lacks the sampling support that training needs."""
+class NotReported(Exception):
+    """Raised when a response lacks something that training needs."""
+
+
+class NoSupport(NotReported):
+    """Raised when a response lacks the sampling support."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -45,6 +52,8 @@ class Expected:
     """Version of the weights when the request was sent."""
     needs_support: bool = False
     """Whether the response must report the sampling support."""
+    needs_experts: bool = False
+    """Whether the response must report the experts of each token."""
 
     @classmethod
     def of(
@@ -58,6 +67,7 @@ class Expected:
             stop_token_ids=sampling.stop_token_ids,
             version=version,
             needs_support=sampling.needs_support,
+            needs_experts=sampling.with_experts,
         )
 
 
@@ -82,6 +92,9 @@ class Sampled:
     stopped_by: int | str | None
     supports: Sequence[Sequence[int]] | None = None
     """Support of each token: the ids from which it was sampled. None if vLLM did not report it."""
+    experts: NDArray[np.integer[Any]] | None = None
+    """``[n, layers, k]``, the experts of each token of prompt and completion. None if vLLM did not
+    report them."""
 
 
 def sampling_parameters(
@@ -125,7 +138,7 @@ def completion_from(sampled: Sampled, expected: Expected) -> Completion:
 
     Raises:
         BadAnswer: a part of the response is missing or invalid.
-        NoSupport: the sampling support is missing.
+        NotReported: the sampling support or the experts are missing.
     """
     tokens, logprobs = sampled.token_ids, sampled.logprobs
     if len(logprobs) != len(tokens):
@@ -139,6 +152,7 @@ def completion_from(sampled: Sampled, expected: Expected) -> Completion:
         _versions(sampled, expected),
         _finish_reason(sampled, expected),
         _supports(sampled) if expected.needs_support else None,
+        _experts(sampled, expected) if expected.needs_experts else None,
     )
 
 
@@ -187,6 +201,19 @@ def _supports(sampled: Sampled) -> tuple[Sequence[int], ...]:
         if token not in support:
             raise BadAnswer(f"token {token} is not in its support of {len(support)} tokens")
     return tuple(sampled.supports)
+
+
+def _experts(sampled: Sampled, expected: Expected) -> NDArray[np.integer[Any]]:
+    experts, computed = sampled.experts, expected.prompt_length + len(sampled.token_ids) - 1
+    if experts is None:
+        raise NotReported(
+            "the response does not report the experts of each token: start it with "
+            "--enable-return-routed-experts (vLLM has it on GPUs only), or give "
+            "replay_routing=False"
+        )
+    if experts.ndim != 3 or len(experts) < computed:
+        raise BadAnswer(f"the experts of {computed} tokens have the shape {list(experts.shape)}")
+    return experts[:computed]
 
 
 def _finish_reason(sampled: Sampled, expected: Expected) -> FinishReason:

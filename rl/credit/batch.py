@@ -25,7 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from rl.credit.logprobs import Support
-from rl.packing.layout import Layout, pack
+from rl.packing.layout import Layout, pack, placed
 from rl.packing.parts import cut_rows
 from rl.packing.prefixes import Integers, Part, split
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup
@@ -53,6 +53,8 @@ class MicroBatch:
     """Sampling support of each token, or None for the whole vocabulary."""
     layout: Layout | None = None
     """Layout of the packed row, or None if the rows are padded."""
+    experts: Tensor | None = None
+    """``[B * T, layers, k]``, int16, the sampler's experts; -1 where they are not recorded."""
 
     @property
     def num_tokens(self) -> int:
@@ -66,11 +68,8 @@ class MicroBatch:
         for name in ("support", "layout"):
             part = getattr(self, name)
             changed[name] = None if part is None else part.map(change)
+        changed["experts"] = None if self.experts is None else change(self.experts)
         return replace(self, **changed)
-
-    def to(self, device: torch.device) -> MicroBatch:
-        """A copy on another device."""
-        return self.map(lambda x: x.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +120,8 @@ class Batch:
     """Number of episodes without a sampled token. They count only in the baseline."""
     num_masked: int
     """Number of episodes that ``mask_truncated`` dropped. They count only in the baseline."""
+    experts: list[NDArray[np.integer[Any]] | None]
+    """Each row's :attr:`agents.segment.Segment.experts`."""
     roles: tuple[str, ...] = ()
     """The role of each of the M episodes, in a mixture after the part's name: ``PART/ROLE``."""
 
@@ -245,8 +246,8 @@ class Batch:
         input_ids = np.zeros((len(part), width), dtype=np.int64)
         for place, i in enumerate(part):
             input_ids[place, : len(self.rows[i])] = self.rows[i]
-        places = list(np.arange(input_ids.size).reshape(input_ids.shape))
-        return self._micro_batch(part, places, input_ids)
+        places = np.arange(input_ids.size).reshape(input_ids.shape)
+        return self._micro_batch(part, list(places), input_ids)
 
     def _pack(self, part: Part) -> MicroBatch:
         ids, layout, places = pack([self.rows[i] for i in part.sequences], part.shared)
@@ -272,6 +273,7 @@ class Batch:
             tokens=numbers,
             support=self.support.of_tokens(numbers) if self.support is not None else None,
             layout=layout,
+            experts=placed([self.experts[i] for i in part], places, input_ids.size),
         )
 
 
@@ -286,6 +288,7 @@ class _Tables:
     num_empty: int = 0
     num_masked: int = 0
     rows: list[Integers] = field(default_factory=list)
+    experts: list[NDArray[np.integer[Any]] | None] = field(default_factory=list)
     row_starts: list[int] = field(default_factory=lambda: [0])
     source: list[Integers] = field(default_factory=list)
     targets: list[Integers] = field(default_factory=list)
@@ -345,6 +348,7 @@ class _Tables:
             )
         token_ids = np.asarray(segment.token_ids, dtype=np.int64)
         self.rows.append(token_ids[: positions[-1]])
+        self.experts.append(segment.experts)
         self.source.append(positions - 1)
         self.targets.append(token_ids[positions])
         self.episode_ids.append(np.full(len(positions), self.num_episodes, dtype=np.int64))
@@ -386,6 +390,7 @@ class _Tables:
             num_failed=num_failed,
             num_empty=self.num_empty,
             num_masked=self.num_masked,
+            experts=self.experts,
         )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agents.column import Column
+from agents.local.forward.routers import prepare
 from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import load_trainer_state, read_trained_state, save_checkpoint
 from rl.learner.lora import (
@@ -29,6 +30,7 @@ from rl.learner.memory.quantization import (
 )
 from rl.learner.model import Infer, as_saved, load_model, score_tokens, tolerance_of
 from rl.learner.ranks.world import SOLO, World
+from rl.learner.scoring import ScoringModel
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts, TokenRecord
 from rl.learner.updater import Updater
 from rl.rollout.trajectory import TrajectoryGroup
@@ -129,6 +131,8 @@ class LocalLearner:
                 memory=spec.training.memory,
                 world=world,
             ).seeded(spec.seed)
+            if spec.training.replay_routing:
+                replay_routing(self._updater.model)
             self._updater.report_progress(host.on_progress)
             self._offloader = Offloader(self._updater)
 
@@ -229,6 +233,8 @@ class LocalLearner:
             raise ValueError(
                 f"version ({version}) must be {self.version + 1}: the learner has {self.version}"
             )
+        if self._trained.model.replays_routing:
+            _check_experts(experience.groups)
         metrics = self._trained.update(experience.groups, experience.ptx_data, self.version)
         note_advantages(experience.groups, self._trained.credit)
         self.version, self._metrics, self._record = version, metrics, self._trained.record
@@ -297,6 +303,28 @@ class LocalLearner:
 def _saved(model: PreTrainedModel, trained: dict[str, Tensor]) -> dict[str, Tensor]:
     """The trained weights by the names in a checkpoint's file. An adapter's have them already."""
     return trained if is_adapted(model) else as_saved(model, trained)
+
+
+def replay_routing(scoring: ScoringModel) -> None:
+    """Let tokens use the experts with which the sampler computed them.
+
+    Raises:
+        ValueError: the model is no mixture of experts whose routers are known.
+    """
+    if prepare(scoring.model) is None:
+        raise ValueError(
+            f"replay_routing (True) needs a mixture of experts: the layers of model_type "
+            f"({scoring.model.config.model_type}) have no routers that are known"
+        )
+    scoring.replays_routing = True
+
+
+def _check_experts(groups: Sequence[TrajectoryGroup]) -> None:
+    segments = [s for group in groups for t in group.finished for s in t.segments]
+    if segments and all(segment.experts is None for segment in segments):
+        raise RunFailure(
+            "replay_routing needs the experts of each token, which the policy does not report"
+        )
 
 
 def facts_of(model: PreTrainedModel) -> ModelFacts:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from agents.local.forward.routers import Replay, using
 from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch, MicroBatch
 from rl.credit.logprobs import token_head
@@ -110,7 +112,8 @@ class ScoringModule(nn.Module):
             micro: a micro-batch on the model's device.
             temperature: divisor of the logits.
         """
-        hidden = self._sources(micro, self.trunk)
+        with using(None if micro.experts is None else Replay(micro.experts)):
+            hidden = self._sources(micro, self.trunk)
         head = self.head
         logprobs, entropy = token_head(
             hidden,
@@ -208,6 +211,8 @@ class ScoringModel(PackingModel):
         """The module through which all forward passes go."""
         self.value_head = self.root.value_head
         self.value_trunk = self.root.value_trunk
+        self.replays_routing = False
+        """Whether tokens use the experts with which the sampler computed them, see ``routers``."""
         self.on_score: Callable[[], None] = lambda: None
         """Called at the start of each micro-batch."""
         self._check_head()
@@ -274,6 +279,8 @@ class ScoringModel(PackingModel):
             micro: a micro-batch on the model's device.
         """
         self.on_score()
+        if not self.replays_routing:
+            micro = replace(micro, experts=None)
         scores: Scores = self.root(micro, self.temperature)
         return TokenScores(*scores)
 

@@ -88,6 +88,9 @@ class TrainingSpec:
     """What the learner keeps in memory. Results do not depend on it."""
     packing: bool = True
     """Whether rows are packed, with shared prefixes computed once. Results do not depend on it."""
+    replay_routing: bool = False
+    """Whether tokens use the experts with which the sampler computed them, in a mixture of
+    experts."""
 
 
 @dataclass(frozen=True, slots=True)

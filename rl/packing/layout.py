@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl.packing.prefixes import Integers, spans
@@ -135,6 +136,33 @@ def pack(sequences: Sequence[Integers], shared: Integers) -> PackedRow:
     chunks = tuple(_chunks(buckets, KEYS_PER_TOKEN * count))
     layout = Layout(buckets, chunks, torch.from_numpy(positions)[None])
     return PackedRow(token_ids, layout, [path[leaf] for leaf in leaves])
+
+
+def placed(
+    columns: Sequence[NDArray[np.integer[Any]] | None],
+    places: Sequence[Integers],
+    size: int,
+) -> Tensor | None:
+    """Numbers of sequences' first tokens, at the places of these tokens in a forward pass.
+
+    Args:
+        columns: for each sequence, numbers of its first tokens, or None.
+        places: for each sequence, the indices of its tokens. Columns may have more tokens.
+        size: number of positions.
+
+    Returns:
+        ``[size, ...]``, int16, with -1 at each position without a number. None without a column.
+    """
+    given = list(zip(columns, places, strict=True))
+    shape = next((column.shape[1:] for column, _ in given if column is not None), None)
+    if shape is None:
+        return None
+    found = np.full((size, *shape), -1, dtype=np.int16)
+    for column, at in given:
+        if column is not None:
+            known = min(len(column), len(at))
+            found[at[:known]] = column[:known]
+    return torch.from_numpy(found)
 
 
 def _tree(lengths: Sequence[int], shared: Integers) -> tuple[list[_Node], list[int]]:

@@ -13,6 +13,7 @@ from rl.errors import UsageError
 from rl.policies.engine import PolicyContext, RunSettings
 from rl.policies.memory import DeviceFacts, PolicyMemory
 from rl.policies.serving import ServerEngine, base_model
+from rl.policies.vllm_reports import check_reports
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +96,7 @@ class VLLM(ServerEngine):
                 "the base model without the learner's rounding; a server that the run starts has it"
             )
         if not self.urls:
-            _check_support(config, device)
+            check_reports(config, device)
         if self.transfer != "files":
             self._check_transfer(config, device, lora)
 
@@ -123,6 +124,7 @@ class VLLM(ServerEngine):
             threads=_threads(config.num_threads, alone=context.thread is not None),
             max_num_seqs=config.sampling.slots,
             supports=config.sampling_params.needs_support,
+            experts=config.sampling_params.with_experts,
             transfer="" if self.transfer == "files" else self.transfer,
             gpu_memory=self.gpu_share,
             sleep=self.sleep,
@@ -173,33 +175,6 @@ def _threads(cores: int, *, alone: bool) -> int:
             cores (``rl.runtime.model.cores_of_learner``).
     """
     return max(1, cores - 1 if alone else cores // 2)
-
-
-def _check_support(config: RunSettings, device: torch.device) -> None:
-    """Reject top_p and top_k if vLLM cannot report the sampling support that training needs."""
-    from rl.settings.train import TrainConfig
-
-    sampling = config.sampling_params
-    if not sampling.needs_support:
-        return
-    if device.type == "cpu":
-        raise UsageError(
-            f"sampling.top_p ({sampling.top_p}) must be 1 and sampling.top_k ({sampling.top_k}) 0 "
-            "with vLLM on a CPU: there it does not report the tokens that they left, which "
-            "importance ratios need; policy=local reports them"
-        )
-    if not sampling.top_k:
-        raise UsageError(
-            f"sampling.top_k (0) must be above 0 with vLLM and sampling.top_p ({sampling.top_p}): "
-            "top_k bounds the number of tokens that vLLM reports"
-        )
-    # A server that reports supports does so in every response, without top_k the whole vocabulary.
-    if isinstance(config, TrainConfig) and not (config.eval.top_k and config.eval.temperature):
-        raise UsageError(
-            f"eval.top_k ({config.eval.top_k}) and eval.temperature ({config.eval.temperature}) "
-            "must be above 0 with vLLM if training truncates sampling: a vLLM that reports "
-            "supports rejects greedy requests, and needs a top_k"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,8 +74,8 @@ class PolicyReward:
                 if mask
             ]
         )
-        micro = self.model.one_pass(batch)
-        logprobs = self.model.score(micro.to(self.model.device)).logprobs.cpu().double()
+        micro = self.model.one_pass(batch).map(lambda x: x.to(self.model.device))
+        logprobs = self.model.score(micro).logprobs.cpu().double()
         # The caller subtracts the reference's part, which sums and means allow.
         return self.beta * answer_log_ratios(
             logprobs, batch.episode_ids[micro.tokens], turns[micro.tokens], self.reduction

@@ -3,7 +3,8 @@
 The table has the tokens of all segments in order, with a column for each of
 :data:`agents.segment.COLUMNS`. A token's sampling support is the list of token ids from which it
 was sampled. If segments record supports, two more columns hold them: the number of ids in each
-support, and the ids of all supports in order.
+support, and the ids of all supports in order. If segments record the experts of their tokens, one
+more column holds them, ``[n, layers, k]``, for the first tokens of each segment in order.
 
 A second table has a row for each tool call: the number of the call's episode, and the values of
 :data:`rl.rollout.trajectory.MEASURES`.
@@ -23,6 +24,9 @@ from rl.rollout.trajectory import MEASURES, Trajectory
 
 Table = dict[str, NDArray[Any]]
 SIZES, IDS = "support_sizes", "support_ids"
+EXPERTS = "experts"
+_COUNTS = ("num_tokens", "has_supports", "num_routed")
+"""What a record says of a segment's columns, beside the segment itself."""
 EPISODE = "episode"
 
 
@@ -44,6 +48,8 @@ def to_table(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], 
         sizes = [_sizes(segment.supports) for segment in segments]
         ids = [_ids(s.supports, n) for s, n in zip(segments, sizes, strict=True)]
         table[SIZES], table[IDS] = np.concatenate(sizes), np.concatenate(ids)
+    if routed := [s.experts for s in segments if s.experts is not None]:
+        table[EXPERTS] = np.concatenate(routed)
     return [_record(trajectory) for trajectory in trajectories], table
 
 
@@ -51,12 +57,12 @@ def from_table(records: Sequence[Mapping[str, Any]], table: Table) -> list[Traje
     """The trajectories from which :func:`to_table` made a table; they share the table's memory.
 
     Raises:
-        ValueError: the table lacks a column, or has more or fewer tokens or sampling supports than
-            the records.
+        ValueError: the table lacks a column, or has more or fewer tokens, sampling supports or
+            experts than the records.
     """
     _check([segment for record in records for segment in record["segments"]], table)
     supports = _supports(table)
-    end, trajectories = 0, []
+    end, routed, trajectories = 0, 0, []
     for record in records:
         segments = []
         for segment in record["segments"]:
@@ -64,7 +70,10 @@ def from_table(records: Sequence[Mapping[str, Any]], table: Table) -> list[Traje
             columns: dict[str, Any] = {name: table[name][start:end] for name in COLUMNS}
             if segment["has_supports"]:
                 columns["supports"] = [next(supports) for _ in range(start, end)]
-            own = {k: v for k, v in segment.items() if k not in ("num_tokens", "has_supports")}
+            if count := segment.get("num_routed", 0):
+                columns["experts"] = table[EXPERTS][routed : routed + count]
+                routed += count
+            own = {k: v for k, v in segment.items() if k not in _COUNTS}
             segments.append(own | columns)
         trajectories.append(Trajectory.from_json({**record, "segments": segments}))
     return trajectories
@@ -137,6 +146,9 @@ def _check(segments: Sequence[Mapping[str, Any]], table: Table) -> None:
         raise ValueError(
             f"the records have {with_support} tokens with a support, {SIZES} {len(sizes)}"
         )
+    routed, given = sum(s.get("num_routed", 0) for s in segments), len(table.get(EXPERTS, ()))
+    if routed != given:
+        raise ValueError(f"the records have {routed} tokens with experts, {EXPERTS} {given}")
     if (total := int(sizes.sum())) != len(ids):
         raise ValueError(f"{SIZES} has the sum {total}, {IDS} has {len(ids)} ids")
 
@@ -147,13 +159,16 @@ def _record(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _described(segment: Segment) -> dict[str, Any]:
-    return {
+    described = {
         "num_tokens": len(segment),
         "has_supports": bool(segment.supports),
         "parent": segment.parent,
         "offset": segment.offset,
         "role": segment.role,
     }
+    return (
+        described if segment.experts is None else described | {"num_routed": len(segment.experts)}
+    )
 
 
 def _sizes(supports: Sequence[Sequence[int]]) -> NDArray[np.int32]:

@@ -68,6 +68,7 @@ def learner_spec(
             micro_batch_tokens=config.micro_batch_tokens,
             memory=config.memory,
             packing=config.packing,
+            replay_routing=config.replay_routing,
         )
     return LearnerSpec(
         model=path,

@@ -143,6 +143,9 @@ class TrainConfig(TrackingConfig, RunConfig):
     packing: bool = True
     """Whether the learner packs rows without padding and computes prefixes that they share once;
     the loss does not depend on it. Models that cannot compute packed rows are padded."""
+    replay_routing: bool = False
+    """For mixtures of experts: whether the learner computes each token with the experts that the
+    sampler used. Otherwise it may choose other experts, after other rounding or other weights."""
     memory: MemoryConfig = field(default_factory=left_out)
     """What the learner keeps in the device's memory."""
     plan: PlanConfig = field(default_factory=left_out)
@@ -237,7 +240,7 @@ class TrainConfig(TrackingConfig, RunConfig):
     @property
     def sampling_params(self) -> SamplingParams:
         """The sampling parameters of training requests."""
-        return self.sampling.params()
+        return replace(self.sampling.params(), with_experts=self.replay_routing)
 
     @property
     def algorithm(self) -> Algorithm:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from small_learner import build_group, build_mixture, build_model
 
@@ -38,6 +39,8 @@ class Case:
     groups: int = 4
     packing: bool = True
     checkpointing: str = "off"
+    replay: bool = False
+    """Whether tokens use random experts, as if the sampler had chosen them."""
     model: str = "model"
     """One of the models of :func:`save_models`."""
 
@@ -48,6 +51,7 @@ class Case:
             *(row, optimizer, 1.0, self.micro_batch_tokens),
             memory=MemoryConfig(activation_checkpointing=self.checkpointing),
             packing=self.packing,
+            replay_routing=self.replay,
         )
         return LearnerSpec(
             *(str(folder / self.model), None, "cpu", self.dtype, LoraConfig(rank=self.lora), 3),
@@ -60,6 +64,7 @@ CASES = {
     "grpo-padded": Case(packing=False),
     "grpo-tied": Case(model="tied"),
     "mixture": Case(model="mixture"),
+    "mixture-replayed": Case(model="mixture", replay=True),
     "grpo-kl": Case(changes=KL),
     "grpo-kl-renewed": Case(changes={**KL, "kl.ref_every": 2}),
     "ppo": Case("ppo", {"minibatches": 2}),
@@ -82,6 +87,11 @@ def episodes(case):
     groups = [build_group(shapes[: 2 + seed % 3], seed=seed) for seed in range(case.groups)]
     for trajectory in (t for group in groups for t in group.trajectories):
         trajectory.outcome = float(trajectory.member % 2)
+        if case.replay:
+            drawn = np.random.default_rng((trajectory.task, trajectory.member))
+            for segment in trajectory.segments:
+                first = drawn.integers(0, 4, (len(segment) - 1, 2, 1))
+                segment.experts = np.concatenate([first, (first + 1) % 4], -1).astype(np.uint8)
     return groups
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,13 @@ class Forward(Protocol):
 
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""
+        ...
+
+    def experts(self, row: int, length: int) -> NDArray[np.integer[Any]] | None:
+        """The experts that computed the first ``length`` tokens of a row: ``[length, layers, k]``.
+
+        None if they are not recorded.
+        """
         ...
 
     def swap(self, a: int, b: int, length: int) -> None:

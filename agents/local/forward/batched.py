@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Cache, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
@@ -21,6 +22,7 @@ from transformers.cache_utils import CacheLayerMixin
 from agents.local.forward.batch import Batch, Ints
 from agents.local.forward.cache_names import cache_name
 from agents.local.forward.fallback import difference, evaluating
+from agents.local.forward.routers import Recording, prepare, using
 
 
 class BatchedForward:
@@ -34,6 +36,7 @@ class BatchedForward:
         self._cache_name = cache_name(model)
         self._span = _Span()
         self._windows = attention_windows(model.config)
+        self._routing = prepare(model)
         self.refresh()
 
     def reserve(self, num_rows: int, capacity: int) -> None:
@@ -67,6 +70,8 @@ class BatchedForward:
         # The cache calls this for each of the model's layers.
         make: Any = partial(_RowLayer, self._span)
         self._cache: Any = Cache(layer_class_to_replicate=make)
+        self._experts = _RowLayer(self._span)
+        """The experts of each token, in a mixture: kept, moved and copied as keys are."""
 
     def run(self, batch: Batch) -> Tensor:
         """Logits of the decoding rows, ``[D, V]`` in fp32."""
@@ -84,10 +89,20 @@ class BatchedForward:
         logits: Tensor = output.logits[:, -1]
         return logits.float()
 
+    def experts(self, row: int, length: int) -> NDArray[np.integer[Any]] | None:
+        """The experts that computed the first tokens of a row; see :class:`Forward`."""
+        if self._routing is None:
+            return None
+        layers, top_k, _ = self._routing
+        kept = self._experts.read(row, length)[0].unflatten(-1, (layers, top_k))
+        # A copy: the row changes.
+        found: NDArray[np.integer[Any]] = kept.cpu().numpy().astype(self._routing.dtype)
+        return found
+
     @property
     def _layers(self) -> list[_RowLayer]:
         layers: list[_RowLayer] = self._cache.layers
-        return layers
+        return [*layers, self._experts]
 
     def _extend(
         self, model: Callable[..., Any], first: int, ids: Ints, sizes: Ints, starts: Ints
@@ -102,13 +117,28 @@ class BatchedForward:
         packed = torch.from_numpy(np.stack((ids, positions, known))).to(self._model.device)
         token_ids, columns, position_ids = packed.unbind()
         self._span.set(first, columns, length=int(positions.max()) + 1)
-        return model(
-            input_ids=token_ids,
-            position_ids=position_ids,
-            attention_mask=self._masks(columns),
-            **{self._cache_name: self._cache},
-            use_cache=True,
-        )
+        recording = Recording()
+        with using(recording):
+            output = model(
+                input_ids=token_ids,
+                position_ids=position_ids,
+                attention_mask=self._masks(columns),
+                **{self._cache_name: self._cache},
+                use_cache=True,
+            )
+        if self._routing is not None:
+            self._keep(recording, token_ids)
+        return output
+
+    def _keep(self, recording: Recording, token_ids: Tensor) -> None:
+        """Keep the experts of the tokens ``[P, C]`` of a forward pass."""
+        assert self._routing is not None
+        layers, top_k, _ = self._routing
+        experts = token_ids.new_zeros((token_ids.numel(), layers, top_k), dtype=torch.int16)
+        for layer, chosen in recording.experts.items():
+            experts[:, layer] = chosen
+        rows = experts.view(len(token_ids), 1, token_ids.shape[1], layers * top_k)
+        self._experts.update(rows, rows[..., :0])
 
     def _masks(self, positions: Tensor) -> Tensor | dict[str, Tensor]:
         """Attention masks of tokens at ``positions [P, C]``: one, or one for each type of layer."""
@@ -173,6 +203,10 @@ class _RowLayer(CacheLayerMixin):
             rows[span.row_ids, :, span.columns] = states.transpose(1, 2)
         keys, values = (rows[span.rows, :, : span.length] for rows in self._rows)
         return keys, values
+
+    def read(self, row: int, length: int) -> Tensor:
+        """The first keys of a row: ``[heads, length, head_dim]``."""
+        return self._rows[0][row, :, :length]
 
     def reserve(self) -> None:
         """Resize to the span's numbers of rows and positions. Values that fit are kept."""

@@ -42,6 +42,9 @@ class TransformersForward:
         del self._caches[num_rows:]
         self._caches += [None] * (num_rows - len(self._caches))
 
+    def experts(self, row: int, length: int) -> None:
+        """None: experts are not recorded."""
+
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows."""
         self._caches[a], self._caches[b] = self._caches[b], self._caches[a]

@@ -55,6 +55,9 @@ class ThinForward:
         weight: Tensor = self._model.model.embed_tokens.weight
         return weight
 
+    def experts(self, row: int, length: int) -> None:
+        """None: experts are not recorded."""
+
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows, which use at most ``length`` positions."""
         self._cache.swap(a, b, length)

@@ -17,6 +17,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 from transformers import GradientCheckpointingLayer
 
+from agents.local.forward.routers import selection_in_use, using
 from rl.learner.settings import Checkpointing, MemoryConfig
 
 
@@ -95,9 +96,12 @@ def _replace_forward(layer: nn.Module, offload: bool) -> Callable[[], None]:
 
 def _run(forward: Callable[..., Any], offload: bool, hidden: Tensor, *args: Any, **kw: Any) -> Any:
     """A layer's forward pass under a checkpoint, which keeps only ``hidden``, the layer's input."""
+    selection = selection_in_use()
 
     def call(hidden: Tensor) -> Any:
-        return forward(hidden, *args, **kw)
+        # The backward pass, which has no selection of its own, must compute with the same experts.
+        with using(selection):
+            return forward(hidden, *args, **kw)
 
     # Nothing is random in evaluation mode, so the generators' states need no copy.
     run = partial(checkpoint, call, hidden, use_reentrant=False, preserve_rng_state=False)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import math
 
+import numpy as np
 import pytest
 
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.vllm.protocol import completion_of, prompt_logprobs_of, request_body
-from agents.vllm.sampling import BadAnswer, Expected, NoSupport, sampling_parameters
+from agents.vllm.sampling import BadAnswer, Expected, NoSupport, NotReported, sampling_parameters
 
 EXPECTED = Expected(
     prompt_length=10, max_tokens=3, context_window=64, stop_token_ids=(7, 9), version=4
@@ -88,6 +91,30 @@ def masked(mask, **changes):
     response = answer([5, 6], [-1.0, 0.0], "length")
     response["choices"][0]["sampling_mask"] = mask
     return completion_of("generate", response, dataclasses.replace(EXPECTED, **changes))
+
+
+def routed(experts, **changes):
+    """The completion of two tokens, with experts as vLLM encodes them."""
+    response = answer([5, 6], [-1.0, 0.0], "length")
+    if experts is not None:
+        file = io.BytesIO()
+        np.save(file, experts)
+        response["choices"][0]["routed_experts"] = base64.b64encode(file.getvalue()).decode()
+    return completion_of("generate", response, dataclasses.replace(EXPECTED, **changes))
+
+
+def test_the_experts_of_all_computed_tokens_are_returned_if_the_request_needs_them():
+    computed = EXPECTED.prompt_length + 1
+    experts = np.random.default_rng(0).integers(0, 8, (computed + 1, 3, 2), dtype=np.uint8)
+    found = routed(experts, needs_experts=True).experts
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, experts[:computed])
+    assert routed(experts).experts is None
+    with pytest.raises(NotReported, match="--enable-return-routed-experts"):
+        routed(None, needs_experts=True)
+    for wrong in (experts[: computed - 1], experts[:, 0]):
+        with pytest.raises(BadAnswer, match=f"experts of {computed} tokens have the shape"):
+            routed(wrong, needs_experts=True)
 
 
 def test_the_support_is_returned_if_the_request_needs_it():

@@ -104,6 +104,25 @@ def test_what_is_written_is_read(path):
     assert back[0].segments[1] == members[0].segments[1], "segments that grow keep to themselves"
 
 
+def test_experts_are_written_and_read(path):
+    members = [episode(member) for member in range(3)]
+    drawn = np.random.default_rng(0)
+    written = []
+    for member, count in ((0, 3), (2, 4)):
+        experts = drawn.integers(0, 8, (count, 2, 2), dtype=np.uint8)
+        members[member].segments[0].experts = experts
+        written.append(experts)
+    write_trajectories(path, [TrajectoryGroup(members)])
+    back = read_trajectories(path)
+    assert back == members
+    found = [segment.experts for member in back for segment in member.segments]
+    assert [experts is None for experts in found] == [False, *[True] * 5, False, True, True]
+    assert all(map(np.array_equal, [x for x in found if x is not None], written))
+    with pytest.raises(ValueError, match="7 tokens with experts, experts 6"):
+        records, table = to_table(members)
+        from_table(records, table | {"experts": table["experts"][:6]})
+
+
 def test_any_tool_reads_the_files(path):
     write_trajectories(path, [TrajectoryGroup([episode(), episode(1)])])
     with gzip.open(path, "rt", encoding="utf-8") as file:
