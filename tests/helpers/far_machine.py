@@ -78,6 +78,15 @@ class FarMachine:
         self._daemons.pop().wait()
         self._start_there()
 
+    def running(self, name: str) -> list[int]:
+        """Ids of the processes there whose command line contains ``name``."""
+        found = []
+        for pid in self._inside():
+            with contextlib.suppress(OSError):
+                if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
     def _inside(self) -> list[int]:
         words = ["ip", "netns", "pids", self._name]
         found = subprocess.run(words, check=False, capture_output=True, text=True)

@@ -1,13 +1,14 @@
 """Ranks and servers on a machine that shares neither memory nor network with the run's."""
 
 import asyncio
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from far_machine import THERE, FarMachine, can_be_made
+from far_machine import THERE, FarMachine, can_be_made, until
 from ranked_cases import CASES, episodes, save_models
 
 import rl.run.trainer
@@ -135,6 +136,31 @@ def test_a_run_outlives_its_machines_loss(far, words, tmp_path, monkeypatch, cap
     assert main(words(tmp_path / "here", **settings)) == 0
     alone = [r for r in read_jsonl(tmp_path / "here" / "metrics.jsonl") if "loss" in r]
     assert [r["loss"] for r in steps] == pytest.approx([r["loss"] for r in alone], abs=1e-6)
+
+
+def test_a_killed_run_leaves_nothing_there_and_continues(far, words, plugged, tmp_path):
+    """SIGKILL ends the run's process, which can close nothing."""
+    settings = {"env.max_turns": 2, "threads": 1, "steps": 4, "save_every": 1, "learner.ranks": 2}
+    assert main(words(tmp_path / "here", **settings)) == 0
+    there = {"cluster": "ray", "cluster.address": far.address, "resume": "auto"}
+    command = [sys.executable, "-m", "rl.train", *words(tmp_path / "run", **settings, **there)]
+
+    def steps():
+        path = tmp_path / "run" / "metrics.jsonl"
+        return [r for r in read_jsonl(path) if "loss" in r] if path.exists() else []
+
+    environment = dict(plugged) | far.environment
+    with subprocess.Popen(command, env=environment) as killed:
+        until(lambda: len(steps()) >= 2 or killed.poll() is not None)
+        assert len(far.running("RankActor")) == 2
+        killed.kill()
+    assert len(steps()) < 4
+    until(lambda: not far.running("RankActor"), within_s=30)
+    again = subprocess.run(command, env=environment, check=False, timeout=200)
+    assert again.returncode == 0
+    alone = [r for r in read_jsonl(tmp_path / "here" / "metrics.jsonl") if "loss" in r]
+    assert [r["step"] for r in steps()] == [1, 2, 3, 4], "each step is learned once"
+    assert [r["loss"] for r in steps()] == pytest.approx([r["loss"] for r in alone], abs=1e-6)
 
 
 def test_a_run_learns_there_what_it_learns_here(far, words, tmp_path):
