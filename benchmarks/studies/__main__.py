@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.studies.tables import as_text
 from rl.run.folder import versions
 
-NAMES = ("difficulty", "length", "transfer", "reflection", "crosscheck")
+NAMES = ("difficulty", "length", "transfer", "reflection", "crosscheck", "compaction")
 RESULTS = Path(__file__).parents[1] / "results" / "studies"
 
 

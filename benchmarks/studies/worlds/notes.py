@@ -28,7 +28,7 @@ from rl.data.conversations import Conversation, Exchange
 
 NAMES = ("amber", "birch", "coral", "delta")
 FILLERS = ("leaf", "sand", "moss", "wind", "rain", "clay", "fern", "dust")
-NUM_FILLERS = 48
+NUM_FILLERS = 16
 """Number of words without meaning in a note."""
 TASK = "Remember the codes."
 INSTRUCTION = "Summary ?"
@@ -100,7 +100,10 @@ class NotesEnv(TextEnv[int, NotesState]):
 
 
 def _contexts(state: NotesState, rng: np.random.Generator) -> list[list[Exchange]]:
-    """The four contexts of an episode; a new one begins before each note but the first."""
+    """The four contexts of an episode; a new one begins before each note but the first.
+
+    The last one is there four times, with a question about each code.
+    """
     contexts = [[Exchange(TASK, READ), Exchange(state.notes[0], READ)]]
     known: dict[str, str] = {}
     for (name, code), note in zip(state.codes.items(), state.notes[1:], strict=False):
@@ -110,7 +113,6 @@ def _contexts(state: NotesState, rng: np.random.Generator) -> list[list[Exchange
         contexts.append([Exchange(f"{TASK}\n\n{SUMMARY}\n{summary}\n\n{note}", READ)])
     last = [*state.codes][-1]
     known[last] = state.codes[last]
-    asked = state.question.split()[2]
-    answer = known.get(asked, str(rng.integers(10)))
-    contexts[-1].append(Exchange(state.question, answer))
-    return contexts
+    answers = {name: known.get(name, str(rng.integers(10))) for name in state.codes}
+    asked = [[*contexts[-1], Exchange(f"Code of {n} ?", a)] for n, a in answers.items()]
+    return [*contexts[:-1], *asked]
