@@ -144,7 +144,7 @@ class TrainConfig(TrackingConfig, RunConfig):
     """Whether the learner packs rows without padding and computes prefixes that they share once;
     the loss does not depend on it. Models that cannot compute packed rows are padded."""
     replay_routing: bool = False
-    """For mixtures of experts: whether the learner computes each token with the experts that the
+    """Whether the learner of a mixture of experts computes each token with the experts that the
     sampler used. Otherwise it may choose other experts, after other rounding or other weights."""
     memory: MemoryConfig = field(default_factory=left_out)
     """What the learner keeps in the device's memory."""
