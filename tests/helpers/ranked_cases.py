@@ -41,6 +41,8 @@ class Case:
     checkpointing: str = "off"
     replay: bool = False
     """Whether tokens use random experts, as if the sampler had chosen them."""
+    tied_step: int = 0
+    """The update whose episodes all have the same reward, or 0."""
     model: str = "model"
     """One of the models of :func:`save_models`."""
 
@@ -63,6 +65,8 @@ CASES = {
     "grpo": Case(),
     "grpo-padded": Case(packing=False),
     "grpo-tied": Case(model="tied"),
+    # Scored without a backward pass, then a step along the averages.
+    "grpo-equal-rewards": Case(tied_step=3),
     "mixture": Case(model="mixture"),
     "mixture-replayed": Case(model="mixture", replay=True),
     "grpo-kl": Case(changes=KL),
@@ -81,9 +85,11 @@ CASES = {
 }
 
 
-def episodes(case):
-    """Groups of episodes of different lengths and numbers of turns."""
+def episodes(case, step=0):
+    """Groups of episodes of different lengths and numbers of turns, for an update."""
     shapes = [[(3, 2, 1.0)], [(3, 5, 0.0)], [(3, 4, 0.5), (2, 3, 0.0)], [(3, 7, 1.0)]]
+    if step and step == case.tied_step:
+        shapes = [[(3, 2, 1.0)], [(3, 5, 1.0)], [(3, 4, 0.5), (2, 3, 0.5)], [(3, 7, 1.0)]]
     groups = [build_group(shapes[: 2 + seed % 3], seed=seed) for seed in range(case.groups)]
     for trajectory in (t for group in groups for t in group.trajectories):
         trajectory.outcome = float(trajectory.member % 2)
@@ -104,7 +110,7 @@ def save_models(folder):
 async def learned(case, folder, world=SOLO):
     """The metrics of each update, the weights after the last, scores, and the token record."""
     learner = await opened(case, folder, world)
-    metrics = [await learner.update(Experience(episodes(case)), v) for v in range(1, STEPS + 1)]
+    metrics = [await learner.update(Experience(episodes(case, v)), v) for v in range(1, STEPS + 1)]
     record = await learner.token_record(STEPS)
     scores = await learner.score([5, 6, 7], 0.7, [[7, 9]])
     return metrics, await learner.collected(complete=False), scores, record

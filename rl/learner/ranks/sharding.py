@@ -71,7 +71,9 @@ class Ranks(World):
         if root.value_head is not None:
             # Values are float32 in every model.
             fully_shard(root.value_head, mesh=self._mesh)
-        fully_shard(root, mesh=self._mesh, mp_policy=self._policy)
+        # By default the root's weights stay gathered until a backward pass. After scoring there is
+        # none, and an optimizer step would leave the gathered weights as they were.
+        fully_shard(root, mesh=self._mesh, mp_policy=self._policy, reshard_after_forward=True)
         register_fsdp_forward_method(root, "infer")
 
     def gather(self, value: Item) -> list[Item]:
