@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl.cluster.settings import HERE
 from rl.errors import UsageError
 from rl.policies.engine import PolicyChoice
 from rl.policies.local import Local
@@ -46,6 +47,8 @@ class ReplayConfig:
     """The last step to repeat; 0 for the step of the newest checkpoint."""
     out: str = ""
     """Folder in which to save the model; empty to save nothing."""
+    here: bool = False
+    """Compute on this machine, also if the run's ranks were on a cluster."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
@@ -73,6 +76,8 @@ async def replay(config: ReplayConfig) -> dict[str, Any]:
         raise UsageError(f"run ({run}) has no checkpoint to compare with: give until=STEP")
     # The local policy, as nothing is sampled and no server is needed.
     alone = replace(trained, policy=PolicyChoice("local", Local()))
+    if config.here:
+        alone = replace(alone, cluster=HERE)
     async with open_runtime(alone, report) as runtime, Trainer(trained, folder, runtime) as trainer:
         for step in range(1, until + 1):
             metrics = await trainer.learn(_groups_of(trainer, run, step))

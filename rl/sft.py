@@ -26,6 +26,7 @@ from rl.settings.run import run_path
 from rl.settings.sft import SFTConfig
 
 if TYPE_CHECKING:
+    from agents.segment import Segment
     from rl.runtime import Runtime
     from rl.tracking.callback import Callback
 
@@ -43,6 +44,7 @@ async def finetune(config: SFTConfig, callbacks: Sequence[Callback] = ()) -> dic
     Raises:
         UsageError: the data, the model or the folder cannot be used with these settings.
         NonFiniteLoss: the loss is not finite; nothing is saved.
+        LearnerLost: a rank of the learner ended; nothing is saved.
     """
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
@@ -57,9 +59,9 @@ async def _finetune(
     check_warm_start(config)
     _check_data(config.data)
     # Imports torch: a wrong setting is reported before that.
-    from rl.learner.local import LocalLearner
+    from rl.learner.seam import Experience
     from rl.runtime import open_runtime
-    from rl.runtime.imitation import imitate, supervised
+    from rl.runtime.imitation import make_steps
     from rl.runtime.text_segments import text_segments
 
     activities, saved = Activities(on_count=screen.count), folder / "checkpoints" / "last"
@@ -67,7 +69,6 @@ async def _finetune(
     opened = open_runtime(config, screen.report, folder / "logs", activities=activities)
     async with log, opened as runtime:
         learner = runtime.learner
-        assert isinstance(learner, LocalLearner), "supervised learning runs in this process"
         segments = await text_segments(runtime, config.data, config.demonstrations)
         before = await _test(config, runtime, screen, log)
         started = time.monotonic()
@@ -79,23 +80,21 @@ async def _finetune(
                 screen.report(f"step {step}/{config.steps}  loss {loss:.4f}")
             return not 0 < config.max_seconds <= time.monotonic() - started
 
+        async def update(part: Sequence[Segment]) -> dict[str, float]:
+            return await learner.update(Experience((), part), learner.version + 1)
+
         async with runtime.learning():
-            losses = await imitate(
-                supervised(
-                    *(learner.model, config.optimizer, config.memory),
-                    micro_batch_tokens=config.micro_batch_tokens,
-                    packing=config.packing,
-                ),
+            losses = await make_steps(
+                update,
                 segments,
+                window=learner.facts.context_window,
                 steps=config.steps,
                 batch_size=config.batch_size,
                 seed=config.seed,
                 on_step=on_step,
-                thread=runtime.thread,
             )
         seconds = time.monotonic() - started
         log.draw(f"supervised learning of {config.model} in {config.env.env_id}")
-        learner.trained_elsewhere()
         await runtime.publish()
         after = await _test(config, runtime, screen, log, len(losses))
         await learner.save(saved)

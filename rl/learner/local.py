@@ -189,11 +189,6 @@ class LocalLearner:
         """Wait until running calls are done. The thread keeps running, because ``Host`` owns it."""
         await self._thread.settle()
 
-    def trained_elsewhere(self) -> None:
-        """Count a new version, after a command trained ``model`` without :meth:`update`."""
-        self.version += 1
-        self._metrics, self._record = None, None
-
     async def collected(self, *, complete: bool) -> dict[str, Tensor]:
         """The weights of a handle (``seam.WeightHandle.tensors``), on the host. Collective."""
         state = await self._thread.do(self._collect, complete)
@@ -233,12 +228,19 @@ class LocalLearner:
             raise ValueError(
                 f"version ({version}) must be {self.version + 1}: the learner has {self.version}"
             )
+        if experience.ptx_data and not experience.groups:
+            metrics, record = self._trained.supervised_update(experience.ptx_data), None
+        else:
+            metrics, record = self._reinforce(experience), self._trained.record
+        self.version, self._metrics, self._record = version, metrics, record
+        return dict(metrics)
+
+    def _reinforce(self, experience: Experience) -> dict[str, float]:
         if self._trained.model.replays_routing:
             _check_experts(experience.groups)
         metrics = self._trained.update(experience.groups, experience.ptx_data, self.version)
         note_advantages(experience.groups, self._trained.credit)
-        self.version, self._metrics, self._record = version, metrics, self._trained.record
-        return dict(metrics)
+        return metrics
 
     def _offload(self) -> None:
         if self._offloader is not None:

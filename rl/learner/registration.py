@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl.cluster.cluster import THIS_MACHINE, Cluster
 from rl.errors import UsageError
-from rl.learner.settings import LearnerChoice, LocalLearnerConfig
+from rl.learner.settings import LearnerChoice, LocalLearnerConfig, PluginLearnerConfig
+from rl.settings.parsing.choice import Build, Choice
 from tools.registry import PluginImportError, Registry
 
 if TYPE_CHECKING:
@@ -72,5 +74,14 @@ def opening_of(choice: LearnerChoice, cluster: Cluster = THIS_MACHINE) -> OpenLe
         here=cluster is THIS_MACHINE,
     )
 
+
+def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    check_learner(name)
+    kind = LocalLearnerConfig if name == "local" else PluginLearnerConfig
+    return kind, {}, lambda values: LearnerChoice(name, kind(**values))
+
+
+LEARNER = Choice(_resolve, default="local", names=learner_names)
+"""The setting ``learner=NAME``."""
 
 register("local", "rl.learner.local:open_local")

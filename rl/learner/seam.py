@@ -126,7 +126,8 @@ class Experience:
 
     groups: Sequence[TrajectoryGroup]
     ptx_data: Sequence[Segment] = ()
-    """Texts to imitate in the same update (``algo.ptx_coef``)."""
+    """Texts to imitate in the same update, weighted by ``algo.ptx_coef``. Without groups, the
+    update imitates them alone: its loss is their mean cross-entropy, in nats per token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 from transformers import PreTrainedModel
 
@@ -11,15 +12,17 @@ from agents.segment import Segment
 from agents.torch_thread import TorchThread
 from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
-from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig, OptimizerConfig
+from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
 from rl.rollout.task_order import TaskOrder
+
+Update = Callable[[Sequence[Segment]], Awaitable[Mapping[str, float]]]
+OnStep = Callable[[int, float], bool]
 
 
 def supervised(
     model: PreTrainedModel,
     optimizer: OptimizerConfig,
-    memory: MemoryConfig = DEFAULT_MEMORY,
     *,
     micro_batch_tokens: int = 4096,
     packing: bool = True,
@@ -29,7 +32,6 @@ def supervised(
     Args:
         model: a causal language model.
         optimizer: settings of the optimizer.
-        memory: what is kept in memory. Results do not depend on it.
         micro_batch_tokens: maximum tokens of one forward pass. Results do not depend on it.
         packing: whether rows are packed instead of padded. Results do not depend on it.
 
@@ -40,7 +42,6 @@ def supervised(
         *(model, ALGORITHMS["grpo"], optimizer),
         max_tokens_per_micro_batch=micro_batch_tokens,
         packing=packing,
-        memory=memory,
     )
 
 
@@ -51,10 +52,10 @@ async def imitate(
     steps: int,
     batch_size: int,
     seed: int,
-    on_step: Callable[[int, float], bool] | None = None,
+    on_step: OnStep | None = None,
     thread: TorchThread | None = None,
 ) -> list[float]:
-    """Train the model of ``learner`` in place on the tokens of ``segments`` with loss_mask 1.
+    """Train the model of ``learner`` in place, as :func:`make_steps` does.
 
     If the call is cancelled, the step in progress completes.
 
@@ -62,35 +63,66 @@ async def imitate(
         learner: makes the steps; :func:`supervised`.
         segments: conversations as tokens.
         steps: optimizer steps.
+        batch_size: conversations per step.
+        seed: seed of their order.
+        on_step: as of :func:`make_steps`.
+        thread: the thread that computes the steps, or None for a new one that uses one core.
+    """
+    async with AsyncExitStack() as stack:
+        if thread is None:
+            thread = TorchThread()
+            stack.push_async_callback(thread.close)
+        return await make_steps(
+            partial(thread.do, learner.supervised_update),
+            segments,
+            window=learner.model.context_window,
+            steps=steps,
+            batch_size=batch_size,
+            seed=seed,
+            on_step=on_step,
+        )
+
+
+async def make_steps(
+    update: Update,
+    segments: Sequence[Segment],
+    *,
+    window: int,
+    steps: int,
+    batch_size: int,
+    seed: int,
+    on_step: OnStep | None = None,
+) -> list[float]:
+    """Train a model on the tokens of ``segments`` with loss_mask 1.
+
+    Args:
+        update: makes one optimizer step, and returns its metrics.
+        segments: conversations as tokens.
+        window: the model's context window, in tokens.
+        steps: optimizer steps.
         batch_size: conversations per step. A pass uses each conversation once, in a new order.
         seed: seed of the order.
         on_step: called with (step, loss) after each step; returns whether to continue.
-        thread: the thread that computes the steps, or None for a new one that uses one core.
 
     Returns:
         The loss of each step, in nats per token.
 
     Raises:
         NonFiniteLoss: the loss is not finite; the weights are those of the last good step.
-        UsageError: a conversation is longer than the model's context window.
+        UsageError: a conversation is longer than the window.
         ValueError: ``segments`` is empty.
     """
     if not segments:
         raise ValueError("there is no conversation to imitate")
-    check_lengths(learner.model.context_window, segments)
+    check_lengths(window, segments)
     order = TaskOrder(len(segments), seed)
     losses: list[float] = []
-    async with AsyncExitStack() as stack:
-        if thread is None:
-            thread = TorchThread()
-            stack.push_async_callback(thread.close)
-        for step in range(1, steps + 1):
-            chosen = order.take((step - 1) * batch_size, batch_size)
-            part = [segments[i] for i in chosen]
-            metrics = await thread.do(learner.supervised_update, part)
-            losses.append(metrics["loss"])
-            if on_step is not None and not on_step(step, losses[-1]):
-                break
+    for step in range(1, steps + 1):
+        chosen = order.take((step - 1) * batch_size, batch_size)
+        metrics = await update([segments[i] for i in chosen])
+        losses.append(metrics["loss"])
+        if on_step is not None and not on_step(step, losses[-1]):
+            break
     return losses
 
 

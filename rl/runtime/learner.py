@@ -10,6 +10,7 @@ import torch
 
 from agents.torch_thread import TorchThread
 from rl.cluster.cluster import Cluster
+from rl.credit.algorithms import ALGORITHMS
 from rl.data.demonstrations import NoDemonstrations
 from rl.errors import UsageError
 from rl.learner.model import check_model
@@ -23,6 +24,7 @@ from rl.runtime.tiny import make_tiny
 from rl.settings.chat import OWN_TEMPLATE
 from rl.settings.lora import LoraConfig
 from rl.settings.run import RunConfig
+from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
 
@@ -35,7 +37,7 @@ async def open_learner(
     stack: AsyncExitStack,
 ) -> Learner:
     """Open the configured learner. ``stack`` closes it within ``close_s``."""
-    choice = config.learner if isinstance(config, TrainConfig) else LOCAL
+    choice = config.learner if isinstance(config, TrainConfig | SFTConfig) else LOCAL
     host = Host(thread, lambda: activities.progressed("a micro-batch"))
     with activities.doing(LEARNER, f"the model {spec.model}", OPEN):
         learner = await opening_of(choice, cluster)(spec, host)
@@ -69,6 +71,14 @@ def learner_spec(
             memory=config.memory,
             packing=config.packing,
             replay_routing=config.replay_routing,
+        )
+    elif isinstance(config, SFTConfig):
+        training = TrainingSpec(
+            *(ALGORITHMS["grpo"], config.optimizer),
+            temperature=1.0,
+            micro_batch_tokens=config.micro_batch_tokens,
+            memory=config.memory,
+            packing=config.packing,
         )
     return LearnerSpec(
         model=path,

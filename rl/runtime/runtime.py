@@ -259,7 +259,7 @@ async def _open_cluster(
     config: RunConfig, device: torch.device, activities: Activities, stack: AsyncExitStack
 ) -> Cluster:
     """Reserve room for the run's processes. ``stack`` frees it within ``close_s``."""
-    if not isinstance(config, TrainConfig):
+    if not isinstance(config, TrainConfig | SFTConfig):
         return THIS_MACHINE
     ranks = config.learner.settings.ranks
     gpus = [int(device.type == "cuda")] * (ranks if ranks > 1 else 0)

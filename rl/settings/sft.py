@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rl.learner.settings import MemoryConfig, OptimizerConfig
+from rl.cluster.settings import CLUSTER, ClusterChoice
+from rl.learner.registration import LEARNER
+from rl.learner.settings import LearnerChoice, MemoryConfig, OptimizerConfig
 from rl.settings.groups import at_least
 from rl.settings.lora import LoraConfig
 from rl.settings.parsing.from_python import from_python
@@ -33,6 +35,13 @@ class SFTConfig(TrackingConfig, RunConfig):
     """The learner's optimizer."""
     lora: LoraConfig = field(default_factory=left_out)
     """The adapter to train instead of the model's own weights."""
+    learner: LearnerChoice = field(default_factory=left_out, metadata={"choice": LEARNER})
+    """The learner, which computes updates. "local" computes them in this process, or in
+    learner.ranks processes; plug-ins add other learners."""
+    cluster: ClusterChoice = field(default_factory=left_out, metadata={"choice": CLUSTER})
+    """Where the run's processes are: "local", all on this machine; "ray", where Ray places the
+    learner's ranks and the policy's servers; or "join", where torchrun or Slurm starts the ranks.
+    cluster.KEY sets its options."""
     micro_batch_tokens: int = 4096
     """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
     packing: bool = True

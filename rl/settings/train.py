@@ -15,13 +15,11 @@ from rl.credit.algorithms import algorithm_names, find_algorithm
 from rl.credit.corrections import correction_kinds
 from rl.credit.options import require
 from rl.credit.shaping import make_shapings
-from rl.learner.registration import check_learner, learner_names
+from rl.learner.registration import LEARNER
 from rl.learner.settings import (
     LearnerChoice,
-    LocalLearnerConfig,
     MemoryConfig,
     OptimizerConfig,
-    PluginLearnerConfig,
 )
 from rl.rollout.curriculum import CurriculumConfig
 from rl.settings.groups import EvalConfig, PlanConfig, TextsConfig, at_least
@@ -81,15 +79,6 @@ ALGORITHM = Choice(
     names=lambda: [*algorithm_names(), *RECIPES],
     implies={name: recipe.settings for name, recipe in RECIPES.items()},
 )
-
-
-def _resolve_learner(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
-    check_learner(name)
-    kind = LocalLearnerConfig if name == "local" else PluginLearnerConfig
-    return kind, {}, lambda values: LearnerChoice(name, kind(**values))
-
-
-LEARNER = Choice(_resolve_learner, default="local", names=learner_names)
 
 
 @from_python

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import rl.distill
 import rl.eval
 import rl.sft
 from rl.rollout.trajectory_files import read_trajectories
+from rl.run.folder import read_jsonl
 
 COMMON = ("env=toy-copy", "sampling.max_tokens=3", "sampling.slots=24")
 
@@ -82,6 +85,23 @@ def test_supervised_learning_on_demonstrations(toy_model, tmp_path, capfd):
     assert (reported["before"], reported["after"], reported["steps"]) == (None, None, 2)
     # The toy's author is right with 0.4 + 0.6 / 3: its words have 0.475 nats per token.
     assert reported["first_loss"] == pytest.approx(0.475, abs=0.1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_learn_what_one_process_learns(toy_model, tmp_path, capfd, ranks):
+    """Also with fewer conversations in a step than ranks."""
+    words = [f"model={toy_model}", "demonstrations=24", "steps=5", "batch_size=2", "test_tasks=0"]
+    losses, weights = [], []
+    for count in (1, ranks):
+        out = tmp_path / str(count)
+        assert rl.sft.main([*COMMON, *words, f"learner.ranks={count}", f"out={out}"]) == 0
+        losses.append([r["loss"] for r in read_jsonl(out / "metrics.jsonl") if "loss" in r])
+        weights.append(load_file(out / "checkpoints" / "last" / "model.safetensors"))
+    assert len(losses[0]) == 5
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert weights[0].keys() == weights[1].keys()
+    for name, x in weights[0].items():
+        assert torch.allclose(weights[1][name], x, atol=1e-5), name
 
 
 def test_two_evaluations_of_the_same_weights_are_equal(toy_model, tmp_path, capfd):
