@@ -12,10 +12,12 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
+SERVER = ("vllm.entrypoints", "VLLM")
+"""The command lines of a vLLM server's processes contain one of these."""
 _PIDFD_GETFD = 438
 _ESTABLISHED = "01"
 _LOOPBACK = "0100007F"
@@ -50,14 +52,17 @@ def servers_of(trainer: int) -> list[int]:
     found = []
     for pid in children(trainer):
         with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"vllm.entrypoints" in words or b"VLLM" in words:
+            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+            if any(name in words for name in SERVER):
                 found.append(pid)
     return found
 
 
 class Census:
-    """Notes every process below this one that begins, and the shared memory that it maps."""
+    """Notes every process below this one that begins, and the shared memory that it maps.
+
+    Processes of another network, as of a far machine, do not count.
+    """
 
     def __init__(self) -> None:
         self._others = set(children(os.getpid()))
@@ -81,7 +86,11 @@ class Census:
         self._thread.join()
 
     def _left(self) -> dict[str, list[str]]:
-        alive = [pid for pid, since in list(self._processes.items()) if born(pid) == since]
+        alive = [
+            pid
+            for pid, since in list(self._processes.items())
+            if born(pid) == since and _network(pid) == _network(os.getpid())
+        ]
         named = {str(path.stat().st_ino): path.name for path in _files(SHARED_MEMORY)}
         memory = [name for inode, name in named.items() if inode in self._memory]
         return {"processes": [_called(pid) for pid in alive], "shared memory": sorted(memory)}
@@ -96,6 +105,13 @@ class Census:
                         if str(SHARED_MEMORY) in line:
                             self._memory.add(line.split()[4])
             time.sleep(_LOOK_S)
+
+
+def _network(pid: int) -> str:
+    """The name of a process's network, empty if the process is gone."""
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    return ""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -149,16 +165,17 @@ class Disk:
 
 def kill_server(trainer: int, rng: random.Random) -> str:
     """SIGKILL to one process of a server, whichever."""
-    return _signal(trainer, rng, signal.SIGKILL)
+    return signalled(servers_of(trainer), rng, signal.SIGKILL)
 
 
 def hang_server(trainer: int, rng: random.Random) -> str:
     """SIGSTOP to one process of a server, whichever."""
-    return _signal(trainer, rng, signal.SIGSTOP)
+    return signalled(servers_of(trainer), rng, signal.SIGSTOP)
 
 
-def _signal(trainer: int, rng: random.Random, number: signal.Signals) -> str:
-    victim = rng.choice(servers_of(trainer))
+def signalled(victims: Sequence[int], rng: random.Random, number: signal.Signals) -> str:
+    """Send a signal to one of the processes; says which."""
+    victim = rng.choice(victims)
     called = _called(victim)
     os.kill(victim, number)
     # Not where its interpreter lies: that is of one machine.

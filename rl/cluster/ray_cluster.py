@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _REACH_S = 10.0
 """Seconds in which a machine of the cluster must accept a connection."""
+_KEEP_GUARDS = {"RAY_kill_child_processes_on_worker_exit": "false"}
+"""Ray would kill the guards (:mod:`agents.serving.orphans`) of an actor that it ends."""
 CLOSE_S = 10.0
 """Seconds within which an actor ends its server, before it is killed."""
 
@@ -94,7 +96,7 @@ def _connect(settings: RayConfig, bundles: Sequence[dict[str, float]]) -> bool:
         ray.init(
             log_to_driver=False,
             configure_logging=False,
-            runtime_env={"env_vars": {"PYTHONPATH": paths}},
+            runtime_env={"env_vars": {"PYTHONPATH": paths} | _KEEP_GUARDS},
             **options,
         )
     except (ConnectionError, RuntimeError, RayError, ValueError) as error:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.serving.chaos import FAULTS, disturbed
+from benchmarks.serving.chaos import ONE_MACHINE, Plan, disturbed
 from rl.run.folder import read_jsonl
 
 SMALL = ("env=toy-copy", "model=tiny", "tiny.demonstrations=200", "tiny.steps=60")
@@ -30,9 +30,10 @@ def test_every_task_is_learned_once_and_nothing_is_left_whatever_happens(
 ):
     monkeypatch.setenv("PYTHONPATH", plugged["PYTHONPATH"])
     words = [*SMALL, f"policy.python={vllm_python}"]
-    report = disturbed(tmp_path, words, dict.fromkeys(FAULTS, 1), minutes=0, seed=6)
+    faults = dict.fromkeys(ONE_MACHINE.faults, 1)
+    report = disturbed(tmp_path, words, Plan(faults=faults), minutes=0, seed=6)
     assert report["wrong"] == []
-    assert sorted(one["what"] for one in report["happened"]) == sorted(FAULTS)
+    assert sorted(one["what"] for one in report["happened"]) == sorted(faults)
     assert report["steps"] >= 6
     assert report["ledger"]["groups learned from"] == 6 * report["steps"]
     assert report["replay"] == {"steps": report["steps"], "equal": True, "max_difference": 0}

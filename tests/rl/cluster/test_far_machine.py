@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from far_machine import THERE, FarMachine, can_be_made, until
 from ranked_cases import CASES, episodes, save_models
 
 import rl.run.trainer
 from agents.serving import ServerProcess, WeightFolders
 from agents.torch_thread import TorchThread
+from benchmarks.serving.far_machine import THERE, FarMachine, can_be_made, until
 from rl.errors import RunFailure
 from rl.learner.ranks.learner import open_ranks
 from rl.learner.seam import Experience, Host
+from rl.replay import ReplayConfig, replay
 from rl.run.folder import read_jsonl
 from rl.train import main
 
@@ -105,6 +106,8 @@ async def test_a_server_there_gets_the_newest_weights_whenever_it_starts(far, tm
                 await server.stop()
             publisher.close()
         assert not any(server.running for server in servers)
+        # Ray ends the actors by force; what guards them stays to clean up.
+        until(lambda: not far.shared_memory("turnwise-weights-*"), within_s=20)
 
 
 def test_a_run_outlives_its_machines_loss(far, words, tmp_path, monkeypatch, capfd):
@@ -173,3 +176,5 @@ def test_a_run_learns_there_what_it_learns_here(far, words, tmp_path):
         for name in ("there", "here")
     )
     assert [r["loss"] for r in mine] == pytest.approx([r["loss"] for r in theirs], abs=1e-6)
+    again = asyncio.run(replay(ReplayConfig(run=str(tmp_path / "there"), here=True)))
+    assert (again["steps"], again["equal"]) == (2, True)

@@ -5,9 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from far_machine import THERE, FarMachine, can_be_made
 
 import rl.run.trainer
+from benchmarks.serving.far_machine import THERE, FarMachine, can_be_made
 from rl.run.folder import read_jsonl
 from rl.train import main
 
