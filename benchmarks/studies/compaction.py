@@ -20,8 +20,8 @@ from benchmarks.train_runs import finished_run
 from rl.run.folder import read_jsonl
 
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_layers": 2, "num_heads": 2}
-TINY |= {"vocab_size": 400, "context_length": 256, "demonstrations": 3000, "warmup_steps": 20}
-TINY |= {"steps": 3500}
+TINY |= {"vocab_size": 400, "context_length": 256, "demonstrations": 3000, "warmup_steps": 300}
+TINY |= {"steps": 3500, "num_kv_heads": 2, "lr": 2e-3}
 STEPS = 80
 TRAIN = [
     *("env=notes", "env.max_turns=6", *(f"tiny.{key}={value}" for key, value in TINY.items())),
@@ -49,7 +49,9 @@ def study(seeds: Sequence[int], folder: Path) -> dict[str, list[dict[str, Any]]]
             after.append(result["after"]["success"])
             records = [r for r in read_jsonl(out / "metrics.jsonl") if "eval/success" in r]
             curve.append({r["step"]: r["eval/success"] for r in records})
-        ends.append({"summaries": row, "before": interval(before), "after": interval(after)})
+        changes = [b - a for a, b in zip(before, after, strict=True)]
+        named = {"before": before, "after": after, "change": changes}
+        ends.append({"summaries": row} | {name: interval(x) for name, x in named.items()})
         at = sorted(set(curve[0]).intersection(*curve))
         curves.append(
             {"summaries": row}

@@ -34,6 +34,8 @@ TASK = "Remember the codes."
 INSTRUCTION = "Summary ?"
 READ = "ok"
 """The demonstrated reply to a note."""
+UNKNOWN = "none"
+"""The demonstrated reply to a question about a code that is not in the context."""
 KEPT = 0.6
 """Probability with which a demonstrated summary keeps a code."""
 FIRST = {"train": 0, "validation": 1_000_000, "test": 2_000_000}
@@ -108,11 +110,13 @@ def _contexts(state: NotesState, rng: np.random.Generator) -> list[list[Exchange
     known: dict[str, str] = {}
     for (name, code), note in zip(state.codes.items(), state.notes[1:], strict=False):
         known = {k: v for k, v in (known | {name: code}).items() if rng.random() < KEPT}
-        summary = " ".join(f"{k} {v}" for k, v in known.items()) or "none"
+        summary = " ".join(f"{k} {v}" for k, v in known.items()) or UNKNOWN
         contexts[-1].append(Exchange(INSTRUCTION, summary))
         contexts.append([Exchange(f"{TASK}\n\n{SUMMARY}\n{summary}\n\n{note}", READ)])
     last = [*state.codes][-1]
     known[last] = state.codes[last]
-    answers = {name: known.get(name, str(rng.integers(10))) for name in state.codes}
-    asked = [[*contexts[-1], Exchange(f"Code of {n} ?", a)] for n, a in answers.items()]
+    asked = [
+        [*contexts[-1], Exchange(f"Code of {name} ?", known.get(name, UNKNOWN))]
+        for name in state.codes
+    ]
     return [*contexts[:-1], *asked]
