@@ -105,9 +105,14 @@ class LearnerChoice:
     settings: LocalLearnerConfig | PluginLearnerConfig
 
     @property
+    def own(self) -> bool:
+        """Whether the learner is turnwise's own, in the run's process or in ranks."""
+        return self.name == "local"
+
+    @property
     def in_process(self) -> bool:
         """Whether the model is in the run's own process."""
-        return self.name == "local" and self.settings.ranks == 1
+        return self.own and self.settings.ranks == 1
 
 
 LOCAL = LearnerChoice("local", LocalLearnerConfig())

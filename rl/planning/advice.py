@@ -63,7 +63,8 @@ def _smaller_cache(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> C
     if not hasattr(settings, "cache_gb"):
         return None
     over = max(sum(p.values()) - plan.capacity for p in (plan.learn, plan.generate) if p["policy"])
-    own = planner.weights(config) if config.staleness else 0
+    copied = config.staleness or not config.learner.in_process
+    own = planner.weights(config) if copied else 0
     cache = plan.generate["policy"] - own - over / (1 + FRAGMENTS)
     fits = int(cache / 2**30 * 10) / 10
     if over <= 0 or fits * 2**30 < planner.episode_cache(config):
@@ -84,6 +85,8 @@ def _quantised(
 ) -> Change:
     """Quantise the base model under an adapter, which changes what the adapter is trained over."""
     lora, settings = config.lora, config.policy.settings
+    if not config.learner.in_process:
+        return None  # Ranks divide weights, and cannot divide quantised ones.
     if not lora.rank or lora.base_bits in (4, bits) or getattr(settings, "urls", []):
         return None
     if importlib.util.find_spec("bitsandbytes") is None:
@@ -94,7 +97,8 @@ def _quantised(
 def _offload_scorers(planner: Planner, config: TrainConfig, plan: MemoryPlan) -> Change:
     """Let models that only score wait in the host's memory."""
     scorers = plan.learn.get("reference", 0) + plan.learn[SCORERS]
-    if config.memory.offload_scorers or not planner.on_gpu or not scorers:
+    alone = config.learner.in_process
+    if config.memory.offload_scorers or not (alone and planner.on_gpu and scorers):
         return None
     waiting = replace(config.memory, offload_scorers=True)
     return "memory.offload_scorers=true", replace(config, memory=waiting)

@@ -66,8 +66,8 @@ def check_memory(config: TrainConfig, report: Callable[[str], None]) -> None:
 
 
 def _is_planned(config: TrainConfig) -> bool:
-    """Whether the run has a plan: its learner is in this process, and its model is not ``tiny``."""
-    return config.model != "tiny" and config.learner.in_process
+    """Whether the run has a plan: its learner is no plug-in's, and its model is not ``tiny``."""
+    return config.model != "tiny" and config.learner.own
 
 
 def _no_plan(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,15 +11,16 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from agents.local.forward.cache_names import cache_name
 from agents.segment import Segment
-from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch, MicroBatch
 from rl.learner.lora import add_adapter
 from rl.learner.memory.activations import decoder_layers
 from rl.learner.memory.quantization import quantize_linear_layers
 from rl.learner.optimizer import Optimizer
+from rl.learner.ranks.sharding import divide
 from rl.learner.scoring import ScoringModule, needs_copy
-from rl.learner.settings import MemoryConfig, OptimizerConfig
-from rl.planning.live_bytes import LiveBytes, size_of, without_memory
+from rl.learner.seam import TrainingSpec
+from rl.learner.settings import OptimizerConfig
+from rl.planning.live_bytes import LiveBytes, pretended_ranks, size_of, without_memory
 from rl.settings.lora import LoraConfig
 
 EIGHT_BITS = (2 + 2 * 4 / 256) / 8
@@ -57,32 +59,32 @@ class LearnerMemory:
 
 def learner_memory(
     config: PretrainedConfig,
-    algorithm: Algorithm,
-    optimizer: OptimizerConfig,
+    training: TrainingSpec,
     lora: LoraConfig,
-    memory: MemoryConfig,
     dtype: str,
     *,
     row: int,
-    max_tokens: int,
+    ranks: int = 1,
 ) -> LearnerMemory:
     """The bytes of each part of the learner's memory in one update.
 
+    Of several ranks, these are the bytes of one rank's device.
+
     Args:
         config: the model's configuration.
-        algorithm: the algorithm's settings.
-        optimizer: the optimizer's settings.
+        training: settings of the updates; in ``memory``, "auto" means the mode of a CPU.
         lora: the adapter's settings.
-        memory: settings of the learner's memory; "auto" means the mode of a CPU.
         dtype: type of the weights.
         row: number of tokens in the longest row.
-        max_tokens: maximum tokens of a micro-batch of several rows.
+        ranks: number of ranks among which the learner is divided.
 
     Raises:
         ValueError: the adapter does not fit the model.
     """
-    micro = _rows_of(row, max_tokens)
-    model = _shapes_of(config, dtype)
+    algorithm, memory = training.algorithm, training.memory
+    micro = _rows_of(row, training.micro_batch_tokens)
+    # Ranks keep trained weights in float32.
+    model = _shapes_of(config, "float32" if ranks > 1 and not lora.rank else dtype)
     with torch.device("meta"):
         if lora.base_bits:
             quantize_linear_layers(model, lora.base_bits, "meta")
@@ -96,21 +98,30 @@ def learner_memory(
         )
     copies_reference = needs_copy(model, algorithm)
     # The kernels of bitsandbytes need data, and all fake memory is on one device.
-    with without_memory(), LiveBytes() as live:
+    with ExitStack() as stack:
+        if ranks > 1:
+            mesh = stack.enter_context(pretended_ranks(ranks))
+            divide(root, mesh, getattr(torch, "float32" if lora.rank else dtype))
+        stack.enter_context(without_memory())
+        live = stack.enter_context(LiveBytes())
         root.to_empty(device="cpu")
         model.tie_weights()
-        found = _count(root, replace(optimizer, state_bits=32), micro, live)
+        found = _count(root, replace(training.optimizer, state_bits=32), micro, live)
     if copies_reference:
         found = replace(found, reference=found.weights)
-    if optimizer.state_bits == 8:
+    if training.optimizer.state_bits == 8:
         found = replace(found, moments=int(EIGHT_BITS * found.moments))
     if memory.activation_checkpointing == "offload":
-        width = root.head.in_features * root.head.weight.element_size()
-        trunks = [root.trunk, *([root.value_trunk] if root.value_trunk is not None else [])]
-        layers = sum(len(decoder_layers(trunk)) for trunk in trunks)
-        inputs = layers * micro.input_ids.numel() * width
-        found = replace(found, activations=found.activations - inputs)
+        size = getattr(torch, dtype).itemsize
+        found = replace(found, activations=found.activations - _layer_inputs(root, micro, size))
     return found
+
+
+def _layer_inputs(root: ScoringModule, micro: MicroBatch, size: int) -> int:
+    """Bytes of the inputs of all layers, whose numbers have ``size`` bytes."""
+    trunks = [root.trunk, *([root.value_trunk] if root.value_trunk is not None else [])]
+    layers = sum(len(decoder_layers(trunk)) for trunk in trunks)
+    return layers * micro.input_ids.numel() * root.head.in_features * size
 
 
 def _count(
@@ -155,6 +166,11 @@ def _loss(root: ScoringModule, micro: MicroBatch) -> Tensor:
 def _step(optimizer: Optimizer) -> None:
     optimizer.clip_gradients()
     optimizer.step()
+
+
+def model_bytes(config: PretrainedConfig, dtype: str) -> int:
+    """Bytes of a model's weights in a type."""
+    return size_of(_shapes_of(config, dtype).parameters())
 
 
 def episode_cache(config: PretrainedConfig, dtype: str, tokens: int) -> int:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, UntypedStorage
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import masking_utils
@@ -28,6 +31,24 @@ class LiveBytes(TorchDispatchMode):
         self.now = 0
         self.peak = 0
         self._sizes: dict[int, int] = {}
+        self._watching = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        resize = UntypedStorage.resize_
+
+        def resized(storage: UntypedStorage, size: int) -> Any:
+            found = resize(storage, size)
+            self._measure(storage)
+            return found
+
+        # FSDP2 frees gathered weights so, which is no operation on tensors.
+        self._watching.enter_context(mock.patch.object(UntypedStorage, "resize_", resized))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *ending: Any) -> None:
+        super().__exit__(*ending)  # type: ignore[no-untyped-call]
+        self._watching.close()
 
     def count(self, tensors: Iterable[Tensor]) -> int:
         """Count tensors that exist already, and return the number of bytes added."""
@@ -41,13 +62,18 @@ class LiveBytes(TorchDispatchMode):
         self.peak = self.now
 
     def _add(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._sizes:
-            self._sizes[key] = storage.nbytes()
-            self.now += storage.nbytes()
+        storage = _own(tensor).untyped_storage()
+        if storage._cdata not in self._sizes:
+            self._sizes[storage._cdata] = 0
+            self._measure(storage)
+            weakref.finalize(storage, self._free, storage._cdata)
+
+    def _measure(self, storage: UntypedStorage) -> None:
+        """Count the current size of a storage that is counted."""
+        if (former := self._sizes.get(storage._cdata)) is not None:
+            self._sizes[storage._cdata] = storage.nbytes()
+            self.now += storage.nbytes() - former
             self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._free, key)
 
     def _free(self, key: int) -> None:
         self.now -= self._sizes.pop(key)
@@ -72,10 +98,28 @@ def without_memory() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def pretended_ranks(size: int) -> Iterator[DeviceMesh]:
+    """The first of ``size`` ranks, whose exchanges with the others do nothing."""
+    # Torch's own tests plan sharded models with it. It has no public name.
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    try:
+        yield init_device_mesh("cpu", (size,))
+    finally:
+        dist.destroy_process_group()
+
+
 def size_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' storages. A shared storage counts once."""
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
+    """Bytes of the tensors' storages, of divided tensors this rank's. A shared one counts once."""
+    storages = [_own(tensor).untyped_storage() for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A tensor, or this rank's part of it."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def gib(size: float) -> str:

@@ -14,8 +14,9 @@ from transformers import AutoConfig, PretrainedConfig
 from rl.credit.shaping import LocalModel, make_shapings
 from rl.errors import UsageError
 from rl.learner.lora import base_of
+from rl.learner.seam import TrainingSpec
 from rl.learner.settings import MemoryConfig
-from rl.planning.learner import LearnerMemory, episode_cache, learner_memory
+from rl.planning.learner import LearnerMemory, episode_cache, learner_memory, model_bytes
 from rl.planning.live_bytes import gib
 from rl.planning.scorers import ScorerMemory, scorer_memory
 from rl.policies.memory import DeviceFacts
@@ -107,10 +108,11 @@ class Planner:
         facts = DeviceFacts(
             capacity=self.capacity,
             on_gpu=self.on_gpu,
-            weights=learner.weights,
+            weights=self.weights(config),
             episode_cache=partial(self._cache, dtype, row),
             slots=config.sampling.slots,
             ahead=config.staleness > 0,
+            in_place=config.learner.in_process,
         )
         policy = config.policy.settings.device_memory(facts)
         scorers, waits = (
@@ -146,11 +148,16 @@ class Planner:
         if self.on_gpu:
             for phase in filter(None, (learn, generate, score)):
                 phase[CUDA] = CONTEXT + int(FRAGMENTS * sum(phase.values()))
-        return MemoryPlan(self.device, self.capacity, row, learn, generate, score)
+        ranks = config.learner.settings.ranks
+        device = self.device if ranks == 1 else f"{self.device}, of each of {ranks} ranks"
+        return MemoryPlan(device, self.capacity, row, learn, generate, score)
 
     def weights(self, config: TrainConfig) -> int:
-        """Bytes of the model's weights."""
-        return self._learner(config, self._dtype(config), self._row(config)).weights
+        """Bytes of the policy's weights."""
+        dtype = self._dtype(config)
+        if config.learner.in_process:
+            return self._learner(config, dtype, self._row(config)).weights
+        return model_bytes(self.model, dtype)
 
     def episode_cache(self, config: TrainConfig) -> int:
         """Bytes of the keys and values of the longest episode."""
@@ -160,15 +167,13 @@ class Planner:
         memory = self._memory(config)
         key = (config.lora, row, config.micro_batch_tokens, memory)
         if key not in self._learners:
+            training = TrainingSpec(
+                *(config.algorithm, config.effective_optimizer, 1.0, config.micro_batch_tokens),
+                memory=memory,
+            )
+            ranks = config.learner.settings.ranks
             self._learners[key] = learner_memory(
-                self.model,
-                config.algorithm,
-                config.effective_optimizer,
-                config.lora,
-                memory,
-                dtype,
-                row=row,
-                max_tokens=config.micro_batch_tokens,
+                *(self.model, training, config.lora, dtype), row=row, ranks=ranks
             )
         return self._learners[key]
 

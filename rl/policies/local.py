@@ -71,7 +71,7 @@ class Local(PolicyEngine):
         return max(int(_SHARE * gpu_bytes), episode_bytes) if gpu_bytes else None
 
     def device_memory(self, device: DeviceFacts) -> PolicyMemory:
-        """Memory of the keys and values of all slots, and of a copy of the weights for ``ahead``.
+        """Memory of the keys and values of all slots, and of the policy's own weights, if any.
 
         Keys and values take at most :meth:`cache_bytes`. Without a maximum, the copy of each prompt
         that a group shares is not counted. On a GPU, the cache is freed before an update, unless
@@ -82,7 +82,8 @@ class Local(PolicyEngine):
         most = self.cache_bytes(device.capacity if device.on_gpu else 0, episode)
         if most is not None:
             cache = min(cache, most)
-        copies = device.ahead + (self.processes if self.processes > 1 else 0)
+        copies = int(device.ahead or not device.in_place)
+        copies += self.processes if self.processes > 1 else 0
         kept = copies * device.weights
         if device.ahead:
             return PolicyMemory(kept + cache, kept + cache)

@@ -30,3 +30,6 @@ class DeviceFacts:
     """Maximum number of episodes that are sampled at once."""
     ahead: bool
     """Whether the policy samples while the learner learns."""
+    in_place: bool = True
+    """Whether the learner's weights are complete and in this process, where the policy can sample
+    from them."""

@@ -37,7 +37,8 @@ class SFTConfig(TrackingConfig, RunConfig):
     """The adapter to train instead of the model's own weights."""
     learner: LearnerChoice = field(default_factory=left_out, metadata={"choice": LEARNER})
     """The learner, which computes updates. "local" computes them in this process, or in
-    learner.ranks processes; plug-ins add other learners."""
+    learner.ranks processes; plug-ins add other learners. A rank that is lost ends the command,
+    whatever learner.restarts is: the model is saved at the end only."""
     cluster: ClusterChoice = field(default_factory=left_out, metadata={"choice": CLUSTER})
     """Where the run's processes are: "local", all on this machine; "ray", where Ray places the
     learner's ranks and the policy's servers; or "join", where torchrun or Slurm starts the ranks.

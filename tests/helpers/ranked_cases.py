@@ -151,7 +151,7 @@ async def unwritable(folder, world=SOLO):
     return None
 
 
-def run_ranks(size, jobs, folder):
+def run_ranks(size, jobs, folder, dtype=torch.float32):
     """What each of ``size`` ranks returns for ``jobs`` (coroutine functions of a world), by name.
 
     A job that fails gives the text of its traceback.
@@ -162,7 +162,7 @@ def run_ranks(size, jobs, folder):
     rendezvous = f"file://{Path(folder) / f'rendezvous-{size}'}"
     processes = [
         context.Process(
-            target=_rank, args=(rank, size, rendezvous, jobs, results[rank]), daemon=True
+            target=_rank, args=(rank, size, rendezvous, dtype, jobs, results[rank]), daemon=True
         )
         for rank in range(size)
     ]
@@ -174,11 +174,11 @@ def run_ranks(size, jobs, folder):
     return found
 
 
-def _rank(rank, size, rendezvous, jobs, results):
+def _rank(rank, size, rendezvous, dtype, jobs, results):
     from rl.learner.ranks.sharding import Ranks
 
     torch.set_num_threads(1)
-    world = Ranks(rank, size, rendezvous, torch.device("cpu"), torch.float32, 20.0)
+    world = Ranks(rank, size, rendezvous, torch.device("cpu"), dtype, 20.0)
     found = {}
     for name, job in jobs.items():
         try:

@@ -24,6 +24,29 @@ from rl.learner.scoring import ScoringModule
 Item = TypeVar("Item")
 
 
+def divide(root: ScoringModule, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    """Divide the parameters of a scoring module, layer by layer and then the rest, in place.
+
+    Args:
+        root: the module.
+        mesh: the ranks.
+        dtype: the type in which the model computes.
+    """
+    policy = MixedPrecisionPolicy()
+    if dtype != torch.float32:
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    trunks = [root.trunk, *([root.value_trunk] if root.value_trunk is not None else [])]
+    for layer in (layer for trunk in trunks for layer in decoder_layers(trunk)):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    if root.value_head is not None:
+        # Values are float32 in every model.
+        fully_shard(root.value_head, mesh=mesh)
+    # By default the root's weights stay gathered until a backward pass. After scoring there is
+    # none, and an optimizer step would leave the gathered weights as they were.
+    fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    register_fsdp_forward_method(root, "infer")
+
+
 class Ranks(World):
     """The ranks of one process group; see :class:`World`.
 
@@ -58,23 +81,12 @@ class Ranks(World):
         # Numbers travel by gloo: they are on the host, and NCCL would copy them to the device.
         self._numbers = dist.new_group(backend="gloo", timeout=timeout)
         self._mesh: DeviceMesh = init_device_mesh(device.type, (size,))
-        self._policy = MixedPrecisionPolicy()
-        if dtype != torch.float32:
-            self._policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        self._dtype = dtype
 
     def shard(self, root: nn.Module) -> None:
-        """Divide the parameters of a scoring module, layer by layer and then the rest."""
+        """Divide the parameters of a scoring module among the ranks."""
         assert isinstance(root, ScoringModule)
-        trunks = [root.trunk, *([root.value_trunk] if root.value_trunk is not None else [])]
-        for layer in (layer for trunk in trunks for layer in decoder_layers(trunk)):
-            fully_shard(layer, mesh=self._mesh, mp_policy=self._policy)
-        if root.value_head is not None:
-            # Values are float32 in every model.
-            fully_shard(root.value_head, mesh=self._mesh)
-        # By default the root's weights stay gathered until a backward pass. After scoring there is
-        # none, and an optimizer step would leave the gathered weights as they were.
-        fully_shard(root, mesh=self._mesh, mp_policy=self._policy, reshard_after_forward=True)
-        register_fsdp_forward_method(root, "infer")
+        divide(root, self._mesh, self._dtype)
 
     def gather(self, value: Item) -> list[Item]:
         """The value of each rank, by rank."""

@@ -18,6 +18,7 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.learner.lora import add_adapter
 from rl.learner.memory.fused import fuse
+from rl.learner.seam import TrainingSpec
 from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.planning.advice import settings_that_fit
 from rl.planning.check import check_memory
@@ -60,10 +61,11 @@ def qwen3(size: str, layers: int | None = None, **changes: int) -> Qwen3Config:
 
 
 def memory_of(config, lora=NO_LORA, memory=KEEP, dtype="bfloat16", algo="grpo", row=1024):
-    row_of = ALGORITHMS[algo]
-    return learner_memory(
-        config, row_of, OptimizerConfig(), lora, memory, dtype, row=row, max_tokens=row
-    )
+    return learner_memory(config, spec(ALGORITHMS[algo], row, memory), lora, dtype, row=row)
+
+
+def spec(algorithm, tokens, memory=KEEP, **optimizer):
+    return TrainingSpec(algorithm, OptimizerConfig(**optimizer), 1.0, tokens, memory=memory)
 
 
 def parameters(size: str) -> int:
@@ -158,12 +160,8 @@ def test_averages_of_8_bits_and_inputs_on_the_host():
 
     def of(mode, bits=32):
         memory = MemoryConfig(activation_checkpointing=mode)
-        return learner_memory(
-            *(config, ALGORITHMS["grpo"], OptimizerConfig(state_bits=bits), NO_LORA, memory),
-            *("bfloat16",),
-            row=1024,
-            max_tokens=1024,
-        )
+        training = spec(ALGORITHMS["grpo"], 1024, memory, state_bits=bits)
+        return learner_memory(config, training, NO_LORA, "bfloat16", row=1024)
 
     on = of("on")
     # The model reads all tokens but the last.
@@ -199,9 +197,7 @@ def test_a_quantised_base_is_smaller_by_the_bits_of_its_linear_layers(bits, stor
 
 def planned(algorithm, lora=NO_LORA):
     config = qwen3("0.6B", 2, vocab_size=1024)
-    return learner_memory(
-        config, algorithm, OptimizerConfig(), lora, KEEP, "float32", row=64, max_tokens=64
-    )
+    return learner_memory(config, spec(algorithm, 64), lora, "float32", row=64)
 
 
 def test_the_critic_is_a_head_or_a_trunk_with_a_head():
@@ -356,6 +352,7 @@ UPDATE = """
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from agents.segment import Segment
     from rl.credit.algorithms import ALGORITHMS
+    from rl.learner.seam import TrainingSpec
     from rl.learner.settings import MemoryConfig, OptimizerConfig
     from rl.learner.updater import Updater
     from rl.planning.learner import learner_memory
@@ -398,9 +395,8 @@ UPDATE = """
             learner.supervised_update([text] * 2)
 
     large = shape(768, 6, 2048)
-    plan = learner_memory(
-        large, ALGORITHMS["grpo"], optimizer, NO_LORA, memory, "float32", row=2048, max_tokens=2048
-    )
+    training = TrainingSpec(ALGORITHMS["grpo"], optimizer, 1.0, 2048, memory=memory)
+    plan = learner_memory(large, training, NO_LORA, "float32", row=2048)
     # The libraries' code and buffers are in memory before the measurement.
     two_updates(shape(64, 1, 64), 8)
     before, done, seen = anonymous(), threading.Event(), []
