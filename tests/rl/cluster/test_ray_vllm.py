@@ -1,12 +1,15 @@
-"""Learner and real vLLM servers on another machine, by one command; a server there is killed."""
+"""Learner and real vLLM servers on another machine, by one command, which survives faults there."""
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import rl.run.trainer
+from benchmarks.serving.chaos import disturbed
+from benchmarks.serving.chaos_cluster import CLUSTER
 from benchmarks.serving.far_machine import THERE, FarMachine, can_be_made
 from rl.run.folder import read_jsonl
 from rl.train import main
@@ -62,3 +65,19 @@ def test_a_run_with_ranks_and_servers_there_survives_a_killed_server(words, tmp_
     assert all(0 < r["sync/max_difference"] < 1e-4 for r in steps)
     scored = [r for r in steps if r["unscored_tokens"] < r["num_tokens"]]
     assert scored and all(r["sampling/logp_difference_max"] < 1e-3 for r in scored)
+
+
+def test_a_run_outlives_the_loss_of_its_ranks_and_servers(words, plugged, tmp_path, monkeypatch):
+    """The machine of both is cut off and starts again; the chaos benchmark has more faults."""
+    python = os.environ.get("TURNWISE_VLLM_PYTHON")
+    if not python or not can_be_made():
+        pytest.skip("needs TURNWISE_VLLM_PYTHON, root, and the programs ip and unshare")
+    monkeypatch.setenv("PYTHONPATH", plugged["PYTHONPATH"])
+    tiny = {**TINY, "policy.python": python, "eval.every": 1000, "eval.test_tasks": 0}
+    given = words(tmp_path / "unused", **tiny)
+    own = [word for word in given if word.split("=")[0] not in ("out", "steps", "save_every")]
+    plan = replace(CLUSTER, faults={"lose the machine": 1})
+    report = disturbed(tmp_path, own, plan, minutes=0, seed=0)
+    assert report["wrong"] == []
+    assert report["replay"] == {"steps": report["steps"], "equal": True, "max_difference": 0}
+    assert not any(report["left"].values())
