@@ -122,7 +122,7 @@ def disturbed(
         wrong.append(f"the recorded episodes make other weights: {replay}")
     records = [r for r in read_jsonl(folder / "run" / "metrics.jsonl") if "loss" in r]
     return {
-        "command": " ".join(["python -m rl.train", *asked]),
+        "command": " ".join(["python -m rl.train", *asked, *elsewhere.words]),
         "seconds": round(seconds, 1),
         "steps": steps,
         "happened": chaos.happened,

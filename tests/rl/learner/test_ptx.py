@@ -5,9 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from agents.torch_thread import TorchThread
 from rl.credit.algorithms import ALGORITHMS
+from rl.learner.local import LocalLearner
+from rl.learner.seam import Experience, Host, LearnerSpec, TrainingSpec
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
+from rl.settings.lora import NO_LORA
 
 GRPO = ALGORITHMS["grpo"]
 FREE = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
@@ -65,3 +69,25 @@ def test_each_optimizer_step_takes_its_share(make_model, groups):
     learner._imitation = lambda b, coef: seen.append(len(b.rewards)) or imitation(b, coef)
     learner.update(groups, texts)
     assert seen == [3, 2]
+
+
+async def test_an_update_without_episodes_imitates_its_texts_alone(tmp_path, make_model, groups):
+    """As in rl.sft: whatever the weight of texts beside episodes, and once for each version."""
+    texts = [t.segments[0] for t in groups[1].trajectories]
+    make_model().save_pretrained(tmp_path)
+    loss = mean_cross_entropy(make_model(), texts)
+    thread = TorchThread()
+    training = TrainingSpec(replace(GRPO, ptx_coef=0.7), FREE, 1.0, 4096)
+    spec = LearnerSpec(str(tmp_path), None, "cpu", "float32", NO_LORA, 0, training)
+    learner = await thread.do(LocalLearner, spec, Host(thread, int))
+    try:
+        metrics = await learner.update(Experience((), texts), 1)
+        assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        weights = {name: x.clone() for name, x in learner.model.state_dict().items()}
+        assert await learner.update(Experience((), texts), 1) == metrics
+        assert all(torch.equal(weights[n], x) for n, x in learner.model.state_dict().items())
+        assert (await learner.update(Experience((), texts), 2))["loss"] < metrics["loss"]
+        assert await learner.token_record(2) is None
+    finally:
+        await learner.close()
+        await thread.close()
