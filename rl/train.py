@@ -122,6 +122,7 @@ async def _train(config: TrainConfig, host: Host, callbacks: Sequence[Callback])
                 if last:
                     break
             await trainer.stop_rollouts()
+            await trainer.checkpoints.settle()
             await _end(trainer, interrupt, outcome, title, tracker)
             watchdog.finished = outcome.finished
     return outcome

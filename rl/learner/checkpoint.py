@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,28 @@ from rl.learner.model import load_model
 
 TRAINER_STATE = "trainer_state.pt"
 """Name of the file beside the weights that :func:`load_trainer_state` reads."""
+SHARDS = "learner"
+"""Name of the folder with the optimizer's state, if several ranks saved it; else it is in
+:data:`TRAINER_STATE`."""
 _HIDDEN = (".tmp", ".old")
 """Endings of the names of two hidden folders next to a checkpoint: the folder that is being
 written, and the folder that it replaces."""
+
+
+def begin_checkpoint(folder: Path) -> Path:
+    """Make the hidden folder of a checkpoint, into which ranks write their parts.
+
+    :func:`save_checkpoint` completes it.
+
+    Raises:
+        RunFailure: it cannot be made.
+    """
+    partial, _ = _siblings(folder)
+    with _reported(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        recover(folder)
+        partial.mkdir()
+    return partial
 
 
 def save_checkpoint(
@@ -36,7 +56,7 @@ def save_checkpoint(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None = None,
     trainer_state: Mapping[str, Any] | None = None,
-    weights: Mapping[str, Tensor] | None = None,
+    weights: Callable[[], Mapping[str, Tensor]] | None = None,
 ) -> None:
     """Write ``folder``: weights, configuration, tokenizer and the trainer's state.
 
@@ -49,21 +69,22 @@ def save_checkpoint(
         model: the model whose weights and configurations are saved.
         tokenizer: the tokenizer to save, or None for none.
         trainer_state: plain values and tensors, which may be nested, or None for no trainer state.
-        weights: the model's complete :func:`~rl.learner.lora.trained_state`, if the model has only
-            a part of each weight; None for the model's own.
+        weights: returns the model's complete :func:`~rl.learner.lora.trained_state`, if the model
+            has only a part of each weight; the folder is then one of :func:`begin_checkpoint`. None
+            for the model's own weights.
 
     Raises:
         RunFailure: the checkpoint cannot be written; an existing folder has not changed.
     """
+    if weights is None:
+        begin_checkpoint(folder)
     partial, previous = _siblings(folder)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        recover(folder)
+    with _reported(folder):
+        complete = None if weights is None else dict(weights())
         if is_adapted(model):
-            save_adapter(partial, model, weights)
+            save_adapter(partial, model, complete)
         else:
-            # A copy, because transformers removes tied weights from the dictionary.
-            model.save_pretrained(partial, state_dict=None if weights is None else dict(weights))
+            model.save_pretrained(partial, state_dict=complete)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
         if trainer_state is not None:
@@ -74,14 +95,6 @@ def save_checkpoint(
             folder.rename(previous)
         partial.rename(folder)
         _flush(folder.parent)
-    except Exception as error:
-        recover(folder)
-        if not _about_writing(error):
-            raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunFailure(
-            f"checkpoint {folder} cannot be written: {reason}{_room(folder.parent)}"
-        ) from error
     shutil.rmtree(previous, ignore_errors=True)
 
 
@@ -148,6 +161,25 @@ def _siblings(folder: Path) -> tuple[Path, Path]:
     """The two hidden folders next to a checkpoint: the new folder and the replaced folder."""
     partial, previous = (folder.with_name(f".{folder.name}{ending}") for ending in _HIDDEN)
     return partial, previous
+
+
+@contextmanager
+def _reported(folder: Path) -> Iterator[None]:
+    """Remove what a failure left of a checkpoint, and raise it as one line.
+
+    Raises:
+        RunFailure: the disk is full or not writable.
+    """
+    try:
+        yield
+    except Exception as error:
+        recover(folder)
+        if not _about_writing(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunFailure(
+            f"checkpoint {folder} cannot be written: {reason}{_room(folder.parent)}"
+        ) from error
 
 
 def _about_writing(error: Exception) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from rl.learner.memory.quantization import (
     round_linear_layers,
 )
 from rl.learner.model import Infer, as_saved, load_model, score_tokens, tolerance_of
-from rl.learner.ranks.world import SOLO, World
+from rl.learner.ranks.saving import RESTS, Saving, learner_state
+from rl.learner.ranks.world import SOLO, World, nothing
 from rl.learner.scoring import ScoringModel
 from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts, TokenRecord
 from rl.learner.updater import Updater
@@ -111,6 +113,7 @@ class LocalLearner:
         self.model = load_policy_model(replace(spec, dtype=stored))
         self.facts = replace(facts_of(self.model), dtype=spec.dtype)
         self.version = 0
+        self._saving = Saving(self.model, world, getattr(torch, spec.dtype))
         self._spec = spec
         self._thread = host.thread
         self._metrics: dict[str, float] | None = None
@@ -165,7 +168,16 @@ class LocalLearner:
         self, folder: Path, state: Mapping[str, Any] | None = None, *, resumable: bool = False
     ) -> None:
         """Write a checkpoint; see ``seam.Learner.save``."""
-        await self._thread.do(self._save, folder, state, resumable)
+        await asyncio.to_thread(await self.prepare_save(folder, state, resumable=resumable))
+
+    async def prepare_save(
+        self, folder: Path, state: Mapping[str, Any] | None = None, *, resumable: bool = False
+    ) -> Callable[[], None]:
+        """Copy what a checkpoint holds, and return a function that completes it. Collective.
+
+        In a rank, later calls can run meanwhile. Without ranks, nothing is left to complete.
+        """
+        return await self._thread.do(self._prepare_save, folder, state, resumable)
 
     async def load(self, folder: Path, version: int | None = None) -> dict[str, Any]:
         """Continue from a checkpoint; see ``seam.Learner.load``."""
@@ -190,23 +202,16 @@ class LocalLearner:
         await self._thread.settle()
 
     async def collected(self, *, complete: bool) -> dict[str, Tensor]:
-        """The weights of a handle (``seam.WeightHandle.tensors``), on the host. Collective."""
+        """The weights of a handle (``seam.WeightHandle.tensors``), on the host. Collective.
+
+        Ranks other than 0 get none.
+        """
         state = await self._thread.do(self._collect, complete)
-        return state if complete else _saved(self.model, state)
+        return state if complete or not state else _saved(self.model, state)
 
     def _collect(self, complete: bool) -> dict[str, Tensor]:
         state = self.model.state_dict() if complete else trained_state(self.model)
-        dtype = getattr(torch, self._spec.dtype)
-        # Tied weights have two names and are collected once.
-        names = {name: id(p) for name, p in self.model.named_parameters(remove_duplicate=False)}
-        found: dict[int, Tensor] = {}
-        for name, x in state.items():
-            key = names.get(name, id(x))
-            if key not in found:
-                whole = self._world.whole(x).cpu()
-                found[key] = whole if is_adapted(self.model) else whole.to(dtype)
-            state[name] = found[key]
-        return state
+        return self._saving.complete(state)
 
     @property
     def _infer(self) -> Infer | None:
@@ -253,21 +258,19 @@ class LocalLearner:
             self._offloader.onload()
         self._offloaded = False
 
-    def _save(self, folder: Path, state: Mapping[str, Any] | None, resumable: bool) -> None:
+    def _prepare_save(
+        self, folder: Path, state: Mapping[str, Any] | None, resumable: bool
+    ) -> Callable[[], None]:
+        tokenizer = self._spec.tokenizer
         if resumable:
-            learner = self._world.collected(self._trained.state_dict())
-            state = {**(state or {}), "learner": learner, "policy_version": self.version}
-        weights = self._collect(complete=False) if self._world.size > 1 else None
-        failure = None
-        if self._world.rank == 0:
-            try:
-                save_checkpoint(folder, self.model, self._spec.tokenizer, state, weights)
-            except RunFailure as error:
-                failure = error
-        # Every rank waits until the checkpoint is there, or learns that it cannot be written.
-        for failed in self._world.gather(failure):
-            if failed is not None:
-                raise failed
+            state = {**(state or {}), "policy_version": self.version}
+        if self._world.size > 1:
+            updater = self._trained if resumable else None
+            return self._saving.prepare(folder, tokenizer, state, updater)
+        if resumable:
+            state = {**(state or {}), RESTS: self._trained.state_dict()}
+        save_checkpoint(folder, self.model, tokenizer, state)
+        return nothing
 
     def _load(self, folder: Path, version: int | None) -> dict[str, Any]:
         only_weights = version is not None
@@ -275,7 +278,7 @@ class LocalLearner:
         weights = self._read(folder)
         if version is None:
             version = int(state.pop("policy_version"))
-            learner = state.pop("learner")
+            learner = learner_state(folder, state, self._world)
             try:
                 self._trained.load_state_dict(learner)
             except ValueError as error:

@@ -129,7 +129,7 @@ def save_adapter(
     Raises:
         OSError, SafetensorError: the folder cannot be written.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     weights = trained_state(model) if weights is None else weights
     tensors = {name: w.cpu().contiguous() for name, w in weights.items()}
     save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})

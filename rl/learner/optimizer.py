@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl.learner.memory.host import HostBuffers, Key, bring_back
 from rl.learner.memory.transfers import read
-from rl.learner.ranks.world import SOLO, World, converted
+from rl.learner.ranks.world import SOLO, Keys, World, converted
 from rl.learner.settings import OptimizerConfig
 
 WEIGHT, COPY = "weight", "copy"
@@ -236,6 +236,10 @@ class Optimizer:
             "num_steps": self.num_steps,
             "copies": {i: x.detach() for i, (p, x) in stepped if ranks or x is not p},
         }
+
+    def places_of_copies(self) -> dict[int, Keys]:
+        """For the id of each parameter, the keys of its float32 copy in :meth:`state_dict`."""
+        return {id(p): ("copies", i) for i, p in enumerate(self._parameters)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -284,6 +284,32 @@ class RecordsTokens(Protocol):
         ...
 
 
+@runtime_checkable
+class SavesMeanwhile(Protocol):
+    """Optional method of a learner that writes checkpoints while it makes the next updates."""
+
+    async def start_saving(
+        self, folder: Path, state: Mapping[str, Any] | None = None
+    ) -> Awaitable[None]:
+        """Begin a resumable checkpoint, with the learner's state at the time of the call.
+
+        The checkpoint appears complete or not at all. The caller waits for one checkpoint before it
+        begins the next.
+
+        Args:
+            folder: the checkpoint; an existing one is replaced.
+            state: plain values and tensors of the caller, which ``load`` returns, or None.
+
+        Returns:
+            What is done when the checkpoint is written. It raises RunFailure if it cannot be
+            written, and then an existing checkpoint has not changed.
+
+        Raises:
+            RunFailure: the checkpoint cannot be begun.
+        """
+        ...
+
+
 OpenLearner = Callable[[LearnerSpec, Host], Awaitable[Learner]]
 """A plug-in's entry point: a function that opens a learner whose weights are version 0.
 

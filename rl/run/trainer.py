@@ -6,11 +6,9 @@ import asyncio
 import dataclasses
 import logging
 import math
-import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +18,7 @@ from rl.credit.shaping import make_shapings
 from rl.credit.shaping.agreement import agreement_metrics
 from rl.credit.shaping.record import shape
 from rl.errors import RunFailure, UsageError
-from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state, tidy
+from rl.learner.checkpoint import load_trainer_state
 from rl.learner.seam import Experience, RecordsTokens
 from rl.reports.card import write_card
 from rl.rollout.async_rollouts import GroupStream
@@ -30,6 +28,7 @@ from rl.rollout.episode import outcome_of
 from rl.rollout.task_order import TaskOrder
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import VineConfig, require_copies
+from rl.run.checkpoints import Checkpoints
 from rl.run.folder import RunFolder, When
 from rl.run.metrics.episodes import part_metrics, staleness_metrics
 from rl.run.metrics.intervals import PassRate
@@ -39,7 +38,6 @@ from rl.runtime.text_segments import text_segments
 from rl.settings.train import TrainConfig
 
 logger = logging.getLogger(__name__)
-KEPT_CHECKPOINTS = 2
 
 
 @dataclass
@@ -100,6 +98,7 @@ class Trainer:
         self._curriculum_state = self.curriculum.state_dict()
         """The curriculum's state after the last update."""
         self._ptx_data: list[Segment] = []
+        self.checkpoints = Checkpoints(folder.checkpoints, runtime.learner, runtime.thread)
         self._thread = runtime.thread
         self._resources = AsyncExitStack()
 
@@ -167,6 +166,7 @@ class Trainer:
             NonFiniteLoss: the loss is not finite; the weights are unchanged.
             BrokenWeights: the update made a weight infinite or NaN.
         """
+        await self.checkpoints.settle(wait=False)
         version = self.learner.version
         groups = [group for group in groups if not group.dropped]
         finished = [trajectory for group in groups for trajectory in group.finished]
@@ -223,6 +223,7 @@ class Trainer:
     async def record_validation(self, success: float | None) -> None:
         """Save the weights as the best ones if ``success`` is None or the highest so far."""
         if success is None or success > self.best.success:
+            await self.checkpoints.settle()
             self.best = Best(self.progress.step, -math.inf if success is None else success)
             await self.learner.save(self._best_path, dataclasses.asdict(self.best))
             await asyncio.to_thread(write_card, self._best_path, self.folder.path)
@@ -236,13 +237,16 @@ class Trainer:
         return rate
 
     async def save(self) -> None:
-        """Write the checkpoint of the current step, and delete all but the newest few.
+        """Write the checkpoint of the current step; see :meth:`Checkpoints.save`.
 
-        Episodes continue meanwhile, but the checkpoint holds the state at the time of the call. An
-        existing checkpoint of the step has the same weights and is kept.
+        Episodes continue meanwhile, and so can the learner, but the checkpoint holds the state at
+        the time of the call. An existing checkpoint of the step has the same weights and is kept.
+
+        Raises:
+            RunFailure: this checkpoint, or the one before it, cannot be written.
         """
-        path = self.folder.checkpoints / f"step-{self.progress.step:06d}"
-        if path in self._saved():
+        await self.checkpoints.settle()
+        if self.checkpoints.path(self.progress.step) in self.checkpoints.complete():
             return
         state: dict[str, Any] = {
             "progress": dataclasses.asdict(self.progress),
@@ -252,27 +256,24 @@ class Trainer:
             # The stream's own state holds the tasks that were drawn ahead.
             state["curriculum"] = self.curriculum.state_dict()
             state["stream"] = await asyncio.to_thread(self.stream.snapshot().state_dict)
-        await self.learner.save(path, state, resumable=True)
-        await self._thread.do(tidy, self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
+        await self.checkpoints.save(self.progress.step, state)
 
     async def save_done(self) -> None:
-        """Save a checkpoint if any step is done."""
+        """Write a checkpoint if any step is done, and wait until it is there."""
         if self.progress.step:
             await self.save()
+            await self.checkpoints.settle()
 
     async def restore(self) -> bool:
-        """Continue from the newest checkpoint. Returns False if there is none.
-
-        An unusable checkpoint is set aside, and the one before it is used.
+        """Continue from the newest usable checkpoint. Returns False if there is none.
 
         Raises:
             UsageError: there are checkpoints, but none can be used.
         """
-        tidy(self.folder.checkpoints, self._saved()[:-KEPT_CHECKPOINTS])
-        if not self._saved():
+        state = await self.checkpoints.load_newest()
+        if state is None:
             self.folder.rewind(-1)
             return False
-        state = await self._load_newest()
         self.progress = Progress(**state["progress"])
         self.curriculum.load_state_dict(state["curriculum"])
         self._curriculum_state = self.curriculum.state_dict()
@@ -326,6 +327,9 @@ class Trainer:
         await self._resources.enter_async_context(
             self._in_time(self._thread.settle, "the learner's thread")
         )
+        await self._resources.enter_async_context(
+            self._in_time(self.checkpoints.end, "the writing of a checkpoint")
+        )
         self._resources.push_async_callback(self.stop_rollouts)
         if self.collector.vine is not None:
             await require_copies(self.collector.context)
@@ -351,28 +355,6 @@ class Trainer:
     def _in_time(self, end: Callable[[], Awaitable[None]], what: str) -> InTime[None]:
         return at_end(end, what, self.runtime.activities, self.config.close_s)
 
-    async def _load_newest(self) -> dict[str, Any]:
-        """Load the newest usable checkpoint into the learner, and return the trainer's state."""
-        unusable: list[tuple[Path, ValueError]] = []
-        for checkpoint in reversed(self._saved()):
-            try:
-                found = await self.learner.load(checkpoint)
-            except UsageError:
-                raise
-            except ValueError as error:
-                unusable.append((checkpoint, error))
-                continue
-            for path, why in unusable:
-                aside = path.with_name(f"unusable-{path.name}")
-                shutil.rmtree(aside, ignore_errors=True)
-                path.rename(aside)
-                logger.warning("%s is set aside, continuing from %s: %s", path, checkpoint, why)
-            return found
-        raise UsageError(
-            f"no checkpoint of {self.folder.path} can be used ({unusable[0][1]}): choose another "
-            f"out=..."
-        )
-
     def _recall_best(self) -> None:
         """Read the record of checkpoints/best, possibly of a step that this resumed run repeats."""
         try:
@@ -382,11 +364,6 @@ class Trainer:
                 "the record of the best weights is unusable, the next validation replaces them: %s",
                 error,
             )
-
-    def _saved(self) -> list[Path]:
-        """The complete checkpoints of this run, oldest first."""
-        folders = sorted(self.folder.checkpoints.glob("step-*"))
-        return [path for path in folders if (path / TRAINER_STATE).is_file()]
 
 
 def vine_config(algorithm: Algorithm) -> VineConfig | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import time
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
@@ -131,12 +132,13 @@ async def resumed(case, folder, checkpoint, world=SOLO):
 
 
 async def saved(case, folder, checkpoint, world=SOLO):
-    """Two updates, a checkpoint, and one more update: its metrics and weights."""
+    """Two updates, and a checkpoint that is written during a third: its metrics and weights."""
     learner = await opened(case, folder, world)
     for version in (1, 2):
         await learner.update(Experience(episodes(case)), version)
-    await learner.save(checkpoint, {"mine": 7}, resumable=True)
+    write = await learner.prepare_save(checkpoint, {"mine": 7}, resumable=True)
     metrics = await learner.update(Experience(episodes(case)), 3)
+    await asyncio.to_thread(write)
     return metrics, await learner.collected(complete=False)
 
 
@@ -168,10 +170,18 @@ def run_ranks(size, jobs, folder, dtype=torch.float32):
     ]
     for process in processes:
         process.start()
-    found = [queue.get() for queue in results]
+    found = [_result(queue, processes) for queue in results]
     for process in processes:
         process.join(60)
     return found
+
+
+def _result(queue, processes):
+    while queue.empty():
+        # One that ended without a result would be waited for forever.
+        assert all(p.exitcode in (None, 0) for p in processes), "a rank ended"
+        time.sleep(0.05)
+    return queue.get()
 
 
 def _rank(rank, size, rendezvous, dtype, jobs, results):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from asyncio import Task
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +18,19 @@ from rl.errors import RunFailure
 from rl.learner.ranks.messages import RankSpec
 from rl.learner.ranks.process import RankGroup, start_here
 from rl.learner.ranks.processes import RankProcesses
-from rl.learner.seam import Experience, Host, LearnerSpec, ModelFacts, TokenRecord
+from rl.learner.seam import (
+    Experience,
+    Host,
+    LearnerLost,
+    LearnerSpec,
+    ModelFacts,
+    TokenRecord,
+)
 
 SHARED_MEMORY = Path("/dev/shm")
 """Folder in memory, through which weights travel between processes where it exists."""
-
+SAVED_EVERY_S = 0.2
+"""Seconds between questions whether a checkpoint is written."""
 
 StartRanks = Callable[[int], RankGroup]
 """Starts a number of ranks, and blocks until they are connected."""
@@ -172,6 +182,27 @@ class RankedLearner:
     ) -> None:
         """Write a checkpoint, which any number of ranks can load; see ``seam.Learner.save``."""
         await self.processes.call("save", (folder, state, resumable))
+        await self._saved(folder)
+
+    async def start_saving(
+        self, folder: Path, state: Mapping[str, Any] | None = None
+    ) -> Task[None]:
+        """Begin a resumable checkpoint; see ``seam.SavesMeanwhile``."""
+        await self.processes.call("save", (folder, state, True))
+        return asyncio.create_task(self._saved(folder))
+
+    async def _saved(self, folder: Path) -> None:
+        """Wait until the ranks have written a checkpoint."""
+        started = time.monotonic()
+        while not await self.processes.call("saved", ()):
+            if time.monotonic() - started > self.processes.timeout_s:
+                lost = LearnerLost(
+                    f"the learner's ranks did not write {folder} within "
+                    f"{self.processes.timeout_s:g} s (learner.timeout_s)"
+                )
+                self.processes.end(lost)
+                raise lost
+            await asyncio.sleep(SAVED_EVERY_S)
         if not folder.exists():
             raise RunFailure(
                 f"the checkpoint {folder} is not seen here, because rank 0 wrote it on another "

@@ -33,7 +33,7 @@ class RankProcesses:
         """The version of the ranks' weights."""
         self.group = group
         self._on_progress = on_progress
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._lost: LearnerLost | None = None
         self._closed = False
         self._order = asyncio.Lock()
@@ -135,10 +135,10 @@ class RankProcesses:
         """Wait for the answers, as long as there is progress."""
         while not waiting.done():
             self._progressed.clear()
-            await asyncio.wait([waiting], timeout=self._timeout_s)
+            await asyncio.wait([waiting], timeout=self.timeout_s)
             if not waiting.done() and not self._progressed.is_set():
                 raise LearnerLost(
-                    f"the learner's ranks made no progress with {name} for {self._timeout_s:g} s "
+                    f"the learner's ranks made no progress with {name} for {self.timeout_s:g} s "
                     f"(learner.timeout_s)"
                 )
         waiting.result()

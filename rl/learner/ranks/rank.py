@@ -43,10 +43,11 @@ class _Rank:
         self._on_progress = on_progress
         self.learner: LocalLearner | None = None
         self._world: Ranks | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     async def call(self, name: str, args: tuple[Any, ...]) -> Any:
         """Do what was asked, and return the result."""
-        owner = self if name in ("open", "tensors", "save") else self.learner
+        owner = self if name in ("open", "tensors", "save", "saved") else self.learner
         return await getattr(owner, name)(*args)
 
     async def open(self, spec: RankSpec) -> Any:
@@ -75,9 +76,21 @@ class _Rank:
         return file.name
 
     async def save(self, folder: Path, state: Any, resumable: bool) -> None:
-        """Write a checkpoint; see ``seam.Learner.save``."""
+        """Copy what a checkpoint holds, and begin to write it; see :meth:`saved`."""
         assert self.learner is not None
-        await self.learner.save(folder, state, resumable=resumable)
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        write = await self.learner.prepare_save(folder, state, resumable=resumable)
+        self._writing = asyncio.create_task(asyncio.to_thread(write))
+
+    async def saved(self) -> bool:
+        """Whether the checkpoint is written. Rank 0 raises what kept any rank from writing it."""
+        assert self._writing is not None and self._world is not None
+        if not self._writing.done():
+            return False
+        if (failure := self._writing.exception()) is not None and self._world.rank == 0:
+            raise failure
+        return True
 
 
 def serve(connection: Connection[Any, Any]) -> None:

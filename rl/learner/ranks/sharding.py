@@ -6,8 +6,10 @@ A layer's weights are gathered when its forward or backward pass begins, and fre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -15,10 +17,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor, empty
 
 from rl.learner.memory.activations import decoder_layers
-from rl.learner.ranks.world import World, converted
+from rl.learner.ranks.shards import start_writing, take_apart
+from rl.learner.ranks.world import Place, World
 from rl.learner.scoring import ScoringModule
 
 Item = TypeVar("Item")
@@ -80,6 +83,8 @@ class Ranks(World):
         dist.init_process_group(backend, rendezvous, rank=rank, world_size=size, timeout=timeout)
         # Numbers travel by gloo: they are on the host, and NCCL would copy them to the device.
         self._numbers = dist.new_group(backend="gloo", timeout=timeout)
+        # Files are written while the ranks go on.
+        self._writing = dist.new_group(backend="gloo", timeout=timeout)
         self._mesh: DeviceMesh = init_device_mesh(device.type, (size,))
         self._dtype = dtype
 
@@ -99,9 +104,16 @@ class Ranks(World):
         """The complete tensor of which ``x`` may be this rank's part."""
         return x.full_tensor() if isinstance(x, DTensor) else x
 
-    def collected(self, state: Any) -> Any:
-        """Nested dictionaries and lists with complete tensors, on the host."""
-        return converted(state, lambda x: self.whole(x).cpu())
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Memory for this rank's part of a tensor with this complete shape, on its device."""
+        return empty(*shape, dtype=dtype, device_mesh=self._mesh, placements=[Shard(0)])
+
+    def start_writing(
+        self, state: Mapping[str, Any], folder: Path
+    ) -> tuple[dict[str, Any], list[Place], Callable[[], None]]:
+        """Copy this rank's parts of nested dictionaries, and begin to write them."""
+        rest, divided, places = take_apart(state)
+        return deepcopy(rest), places, start_writing(divided, folder, self._writing)
 
     @torch.no_grad()
     def own(self, x: Tensor) -> Tensor:
@@ -112,6 +124,8 @@ class Ranks(World):
         """The part of a complete tensor that this rank keeps, divided as ``like`` is."""
         if not isinstance(like, DTensor) or whole.shape != like.shape:
             return whole
+        if isinstance(whole, DTensor):
+            return whole  # It was read from the ranks' files, divided as all tensors are.
         # No source: each rank has the complete tensor, and nothing is sent.
         whole = whole.to(like.device, like.dtype)
         return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)

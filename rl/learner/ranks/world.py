@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 Item = TypeVar("Item")
+Keys = tuple[str | int, ...]
+"""The keys that lead to a tensor in nested dictionaries."""
+Place = tuple[Keys, tuple[int, ...]]
+"""The keys that lead to a tensor, and its complete shape."""
+
+
+def nothing() -> None:
+    """Do nothing: there is nothing to wait for."""
 
 
 class World:
@@ -39,12 +49,26 @@ class World:
         """The complete tensor of which ``x`` may be this rank's part. Collective."""
         return x
 
-    def collected(self, state: Any) -> Any:
-        """Nested dictionaries and lists with complete tensors, on the host if divided. Collective.
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Memory for this rank's part of a tensor with this complete shape, on its device."""
+        return torch.empty(*shape, dtype=dtype)
 
-        Without ranks, this is ``state`` itself.
+    def start_writing(
+        self, state: Mapping[str, Any], folder: Path
+    ) -> tuple[dict[str, Any], list[Place], Callable[[], None]]:
+        """Copy this rank's parts of nested dictionaries, and begin to write them. Collective.
+
+        Without ranks, nothing is divided, and nothing is written.
+
+        Args:
+            state: the dictionaries.
+            folder: a folder on a file system that all ranks share; its parent exists.
+
+        Returns:
+            The dictionaries without divided tensors; the places of these; and a function that waits
+            until all ranks have written, and raises what kept one from it.
         """
-        return state
+        return dict(state), [], nothing
 
     def own(self, x: Tensor) -> Tensor:
         """This rank's part of ``x``, which shares the memory of ``x``."""

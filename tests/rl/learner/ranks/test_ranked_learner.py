@@ -1,5 +1,6 @@
 """A run whose learner is several processes: it trains, loses a rank, and continues."""
 
+import asyncio
 import json
 import os
 import signal
@@ -86,11 +87,37 @@ async def test_bfloat16_is_near_one_process_and_its_checkpoint_continues_exactly
         await learner.close()
 
 
+async def test_a_rank_that_ends_while_it_writes_is_lost_and_leaves_the_former_checkpoint(tmp_path):
+    """It is no full disk: new ranks continue from the former checkpoint."""
+    save_models(tmp_path)
+    spec, groups = CASES["grpo"].spec(tmp_path), Experience(episodes(CASES["grpo"]))
+    learner = await open_ranks(spec, host([]), 2, 120.0)
+    try:
+        await learner.update(groups, 1)
+        await (await learner.start_saving(tmp_path / "c", {"mine": 1}))
+        await learner.update(groups, 2)
+        written = await learner.start_saving(tmp_path / "c", {"mine": 2})
+        os.kill(learner.processes.pids[1], signal.SIGSTOP)
+        await asyncio.sleep(0.3)
+        os.kill(learner.processes.pids[1], signal.SIGKILL)
+        with pytest.raises(LearnerLost):
+            await written
+    finally:
+        await learner.close()
+    again = await open_ranks(spec, host([]), 2, 120.0)
+    try:
+        state = await again.load(tmp_path / "c")
+        # The second, if it was complete before the rank stopped.
+        assert (state["mine"], again.version) in ((1, 1), (2, 2))
+    finally:
+        await again.close()
+
+
 async def test_ranks_that_hang_are_lost_at_their_deadline(tmp_path):
     save_models(tmp_path)
     learner = await open_ranks(CASES["grpo"].spec(tmp_path), host([]), 2, 120.0)
     try:
-        learner.processes._timeout_s = 1.0
+        learner.processes.timeout_s = 1.0
         for pid in learner.processes.pids:
             os.kill(pid, signal.SIGSTOP)
         message = r"ranks made no progress with score for 1 s \(learner\.timeout_s\)"

@@ -4,13 +4,17 @@ All ranks of a size are started once, and compute every case one after the other
 """
 
 import asyncio
+import shutil
 from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from ranked_cases import CASES, learned, resumed, run_ranks, save_models, saved, unwritable, updates
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+
+from rl.learner.checkpoint import SHARDS, load_trainer_state
 
 pytestmark = pytest.mark.slow
 
@@ -61,12 +65,12 @@ def test_ranks_make_the_updates_of_one_process(size, name, folder, request):
     ranks = request.getfixturevalue({2: "two", 3: "three"}[size])
     metrics, weights, scores, record = asyncio.run(learned(CASES[name], folder))
     assert max(m["grad_norm"] for m in metrics) > 0.01, "clipped: weights alone hide its size"
-    for found in ranks:
+    for rank, found in enumerate(ranks):
         assert isinstance(found[name], list), found[name]
         assert found[name][0] == ranks[0][name][0], "the ranks differ"
         for mine, theirs in zip(found[name][0], metrics, strict=True):
             assert_near(mine, theirs)
-        assert_near(found[name][1], weights)
+        assert_near(found[name][1], {} if rank else weights)
         np.testing.assert_allclose(found[name][2], scores, atol=1e-5)
         for column in ("advantages", "logprobs", "entropies"):
             mine, theirs = (getattr(r, column) for r in (found[name][3], record))
@@ -83,6 +87,40 @@ def test_a_checkpoint_is_continued_by_another_number_of_ranks(name, two, three, 
         assert (state, version) == ({"mine": 7}, 3)
         assert_near(theirs, metrics)
         assert_near({k: np.asarray(x) for k, x in found.items()}, weights)
+
+
+def test_each_rank_writes_the_rows_that_it_keeps(two, folder):
+    """AdamW's two averages, the float32 weights, and the reference model of the KL penalty."""
+    saved = folder / "two-grpo-kl"
+    counts = [sum(x.numel() for x in load_file(f).values()) for f in (saved / SHARDS).iterdir()]
+    model = AutoModelForCausalLM.from_pretrained(saved)
+    assert sum(counts) == 4 * sum(p.numel() for p in model.parameters())
+    assert max(counts) < 0.55 * sum(counts)
+    state = load_trainer_state(saved)["learner"]
+    assert [x.numel() for x in tensors_in(state) if x.numel() > 1] == [5056], "torch's generator"
+
+
+def tensors_in(state):
+    if isinstance(state, dict):
+        return [x for value in state.values() for x in tensors_in(value)]
+    return [state] if isinstance(state, torch.Tensor) else []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "the file of a rank is missing"), (b"", "cannot be read"), (b"xx", "cannot be read")],
+)
+def test_a_checkpoint_without_the_rows_of_a_rank_is_refused(
+    content, message, two, folder, tmp_path
+):
+    shutil.copytree(folder / "two-grpo-kl", tmp_path / "c")
+    path = sorted((tmp_path / "c" / SHARDS).iterdir())[1]
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(resumed(CASES["grpo-kl"], folder, tmp_path / "c"))
 
 
 def test_transformers_loads_a_checkpoint_of_ranks(two, folder):
