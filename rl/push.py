@@ -22,8 +22,8 @@ from rl.run.process.command import answer, report, run_command
 from rl.settings.models import find_model
 from rl.settings.parsing.from_python import from_python
 
-_KEPT_HERE = ("trainer_state.pt",)
-"""Names of files that continue a run and belong to no published model."""
+_KEPT_HERE = ("trainer_state.pt", "learner")
+"""Names of a file and a folder that continue a run and belong to no published model."""
 _MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "adapter_model.bin"),
     *(
@@ -119,7 +119,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _stays(name: str) -> bool:
     """Whether a file is hidden, or continues the run: no pattern selects it."""
-    return name in _KEPT_HERE or any(part.startswith(".") for part in name.split("/"))
+    parts = name.split("/")
+    return parts[0] in _KEPT_HERE or any(part.startswith(".") for part in parts)
 
 
 def push(config: PushConfig) -> dict[str, Any]:

@@ -13,7 +13,10 @@ import torch
 
 import rl.learner.local
 import rl.run.trainer
+from rl.errors import RunFailure
 from rl.learner.checkpoint import load_trainer_state
+from rl.learner.local import LocalLearner
+from rl.learner.registration import register
 from rl.run.folder import read_jsonl
 from rl.train import main
 
@@ -127,3 +130,38 @@ def test_a_validation_counts_although_a_stop_is_requested_during_its_save(
     assert "eval/success" in records[1]
     progress = load_trainer_state(out / "checkpoints" / "step-000001")["progress"]
     assert (progress["step"], progress["validation_due"]) == (1, False)
+
+
+class Unsaved(LocalLearner):
+    """A learner that says of its second checkpoint, after the call, that it cannot be written."""
+
+    async def start_saving(self, folder, state=None):
+        if folder.name != "step-000002":
+            await self.save(folder, state, resumable=True)
+        return self._written(folder)
+
+    async def _written(self, folder):
+        if folder.name == "step-000002":
+            raise RunFailure(f"{folder.name} cannot be written")
+
+
+async def open_unsaved(spec, host):
+    return await host.thread.do(Unsaved, spec, host)
+
+
+register("unsaved", open_unsaved)
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_run_whose_learner_fails_to_write_meanwhile_ends_at_its_next_step(
+    words, tmp_path, capfd, steps
+):
+    """If there is no next step, at its end."""
+    out = tmp_path / "run"
+    assert main(words(out, learner="unsaved", steps=steps, save_every=1)) == 1
+    assert capfd.readouterr().err.splitlines()[-1] == "error: step-000002 cannot be written"
+    steps_done = [r["step"] for r in read_jsonl(out / "metrics.jsonl") if "reward" in r]
+    assert steps_done == [1, 2]
+    assert [path.name for path in (out / "checkpoints").glob("step-*")] == ["step-000001"]
+    # And the run continues from the one that was written.
+    assert main(words(out, steps=3, save_every=1, resume="auto")) == 0

@@ -82,6 +82,8 @@ def run(tmp_path):
     (best / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
     (best / "model.safetensors").write_bytes(b"weights")
     (best / "trainer_state.pt").write_bytes(b"state")
+    (best / "learner").mkdir()
+    (best / "learner" / "shard-00001.safetensors").write_bytes(b"state of a rank")
     (best / ".hidden").write_bytes(b"")
     (best / "notes.txt").write_bytes(b"private notes")
     (best / "data").mkdir()
@@ -128,10 +130,12 @@ def test_a_model_is_uploaded_with_its_card_in_one_commit(hub, run, capsys):
 
 
 def test_other_files_are_uploaded_by_name(hub, run):
+    assert main([str(run), "repo=user/agent", "include=notes.txt,data/*.json,*/*.s*"]) == 1
     assert main([str(run), "repo=user/agent", "include=notes.txt,data/*.json"]) == 0
     files = committed(hub)[2]
     assert (files["notes.txt"], files["data/config.json"]) == (b"private notes", b"rows")
     assert "trainer_state.pt" not in files and ".hidden" not in files
+    assert not any(name.startswith("learner") for name in files)
 
 
 def test_a_name_of_no_file_is_refused(hub, run, capsys):
@@ -181,7 +185,7 @@ def test_a_dry_run_lists_the_files_and_prints_the_card(run, capsys):
     assert main([str(run), "repo=user/agent", "--dry-run"]) == 0
     shown = capsys.readouterr().err
     assert "model.safetensors  0.0 MiB" in shown
-    assert "trainer_state" not in shown
+    assert "trainer_state" not in shown and "shard-00001" not in shown
     assert 'from_pretrained("user/agent")' in shown
 
 
