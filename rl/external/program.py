@@ -138,17 +138,22 @@ class CommandProgram:
         return None
 
     async def _run(self, asked: IO[bytes], said: IO[bytes], environment: dict[str, str]) -> int:
-        process = await asyncio.create_subprocess_exec(
-            *self._words,
-            stdin=asked,
-            stdout=said,
-            stderr=said,
-            env=environment,
-            start_new_session=True,
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                *self._words,
+                stdin=asked,
+                stdout=said,
+                stderr=said,
+                env=environment,
+                start_new_session=True,
+            )
         )
         try:
+            process = await asyncio.shield(starting)
             return await process.wait()
         finally:
+            # The episode may be cancelled before asyncio returns the process that it started.
+            process = await starting
             # The process group is gone if all of its processes have ended.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
