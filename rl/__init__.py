@@ -52,19 +52,19 @@ if TYPE_CHECKING:
     from rl.learner.settings import OptimizerConfig as OptimizerConfig
     from rl.merge import MergeConfig as MergeConfig
     from rl.pipeline import PipelineConfig as PipelineConfig
-    from rl.preferences.config import DPOConfig as DPOConfig
-    from rl.preferences.config import RewardModelConfig as RewardModelConfig
     from rl.push import PushConfig as PushConfig
     from rl.replay import ReplayConfig as ReplayConfig
     from rl.rollout.curriculum import CurriculumConfig as CurriculumConfig
     from rl.settings.chat import ChatConfig as ChatConfig
     from rl.settings.evaluate import EvaluateConfig as EvaluateConfig
+    from rl.settings.finetuning import DPOConfig as DPOConfig
+    from rl.settings.finetuning import RewardModelConfig as RewardModelConfig
+    from rl.settings.finetuning import SFTConfig as SFTConfig
     from rl.settings.groups import EvalConfig as EvalConfig
     from rl.settings.groups import SamplingConfig as SamplingConfig
     from rl.settings.groups import TextsConfig as TextsConfig
     from rl.settings.groups import TinyRecipe as TinyRecipe
     from rl.settings.lora import LoraConfig as LoraConfig
-    from rl.settings.sft import SFTConfig as SFTConfig
     from rl.settings.train import PRESETS as PRESETS
     from rl.settings.train import TrainConfig as TrainConfig
     from rl.step_labels import StepLabelsConfig as StepLabelsConfig
@@ -83,7 +83,6 @@ _MODULES = {
     "rl.learner.settings": "OptimizerConfig",
     "rl.merge": "MergeConfig",
     "rl.pipeline": "PipelineConfig",
-    "rl.preferences.config": "DPOConfig RewardModelConfig",
     "rl.push": "PushConfig",
     "rl.replay": "ReplayConfig",
     "rl.api.results": "Evaluation Result Run read_run",
@@ -92,7 +91,7 @@ _MODULES = {
     "rl.settings.groups": "EvalConfig SamplingConfig TextsConfig TinyRecipe",
     "rl.settings.evaluate": "EvaluateConfig",
     "rl.settings.lora": "LoraConfig",
-    "rl.settings.sft": "SFTConfig",
+    "rl.settings.finetuning": "DPOConfig RewardModelConfig SFTConfig",
     "rl.settings.train": "PRESETS TrainConfig",
     "rl.step_labels": "StepLabelsConfig",
     "rl.tracking.callback": "Callback",

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.errors import UsageError
 from rl.files import claimed_folder
-from rl.preferences.config import DPOConfig
 from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
+from rl.settings.finetuning import DPOConfig
 from rl.settings.run import run_path
 
 if TYPE_CHECKING:
@@ -31,7 +30,8 @@ def train_dpo(config: DPOConfig, callbacks: Sequence[Callback] = ()) -> dict[str
 
     Raises:
         UsageError: the data or the model is unusable.
-        RunFailure: a step would have spoilt the weights; nothing is saved.
+        RunFailure: a step would have spoilt the weights, or a rank of the learner was lost; nothing
+            is saved.
     """
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
@@ -42,29 +42,23 @@ def train_dpo(config: DPOConfig, callbacks: Sequence[Callback] = ()) -> dict[str
 def _train(
     config: DPOConfig, folder: Path, screen: Screen, callbacks: Sequence[Callback]
 ) -> dict[str, object]:
-    from rl.learner.checkpoint import save_checkpoint
-    from rl.preferences.policy_reward import PolicyReward
     from rl.preferences.training import accuracy, learn, open_comparisons
-    from rl.preferences.updater import PreferenceUpdater
+    from rl.preferences.updater import anchored
     from rl.run.training_log import TrainingLog
 
     log = TrainingLog("dpo", folder, config, screen.report, callbacks)
-    material = open_comparisons(config, screen.report)
-    try:
-        rewarder = PolicyReward(
-            *(material.model, config.beta, config.reduction, config.memory), packing=config.packing
+    with open_comparisons(config, screen.report) as material, log:
+        learner = material.learner
+        # The reference is the untrained model: only its log-probabilities are kept.
+        learned, held_out = (
+            anchored(part, learner.rewards([s for row in part for s in row.segments]))
+            for part in (material.learned, material.held_out)
         )
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
-    # The reference is the untrained model: only its log-probabilities are kept.
-    learned, held_out = (learner.anchored(part) for part in (material.learned, material.held_out))
-    with log:
         losses = learn(learner, learned, config, screen, log)
         rate = accuracy(learner, held_out)
         screen.report(f"held-out pairs: accuracy {rate}")
         saved = folder / "checkpoints" / "last"
-        save_checkpoint(saved, material.model, material.tokenizer)
+        learner.save(saved)
         result: dict[str, object] = {
             "model": str(saved),
             **losses,

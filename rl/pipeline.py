@@ -40,12 +40,11 @@ from rl.errors import EXPECTED_ERRORS, FAILED, UsageError
 from rl.files import make_folder, replace_text, write_stdout
 from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
-from rl.preferences.config import DPOConfig, RewardModelConfig
 from rl.run.process.command import INTERRUPTED, answer, last_words, report
 from rl.run.process.interrupt import terminable
+from rl.settings.finetuning import DPOConfig, RewardModelConfig, SFTConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.parsing.files import read_toml, table_words
-from rl.settings.sft import SFTConfig
 from rl.settings.train import PRESETS, TrainConfig
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from rl.errors import UsageError
 from rl.files import claimed_folder
-from rl.preferences.config import RewardModelConfig
 from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
+from rl.settings.finetuning import RewardModelConfig
 from rl.settings.run import run_path
 
 if TYPE_CHECKING:
     from agents.segment import Segment
     from rl.data.comparisons import TokenComparison
-    from rl.preferences.reward_model import RewardModel
+    from rl.preferences.learner import PreferenceLearner
     from rl.preferences.training import Material, T
     from rl.run.training_log import TrainingLog
     from rl.tracking.callback import Callback
@@ -39,7 +39,8 @@ def train_reward_model(
 
     Raises:
         UsageError: the data or the model is unusable.
-        RunFailure: a step would have spoilt the weights; nothing is saved.
+        RunFailure: a step would have spoilt the weights, or a rank of the learner was lost; nothing
+            is saved.
     """
     from rl.run.training_log import TrainingLog
 
@@ -54,30 +55,26 @@ def train_reward_model(
 def _of_answers(
     config: RewardModelConfig, folder: Path, screen: Screen, log: TrainingLog
 ) -> dict[str, object]:
-    from statistics import fmean, pstdev
+    from statistics import pstdev
 
     from rl.preferences.training import accuracy, learn, open_comparisons
-    from rl.preferences.updater import PreferenceUpdater
 
-    material = open_comparisons(config, screen.report)
-    rewarder = _new(material, config)
-    centred = _centred_on(config, material)
-    learner = PreferenceUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
-    with log:
+    with open_comparisons(config, screen.report) as material, log:
+        centred, learner = _centred_on(config, material), material.learner
         losses = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
         screen.report(f"held-out pairs: accuracy {rate}")
-        rewarder.bias = -fmean(learner.rewards(centred))
+        bias = learner.center(centred)
         rewards = learner.rewards([s for c in material.learned for s in c.segments])
         result: dict[str, object] = {
-            "model": _save(folder, material, rewarder),
+            "model": _save(folder, learner),
             **losses,
             "accuracy": rate.rate,
             "accuracy_low": rate.low,
             "accuracy_high": rate.high,
             "held_out_pairs": rate.count,
             "reward_std": pstdev(rewards),
-            "reward_bias": rewarder.bias,
+            "reward_bias": bias,
         }
         log.finish(result)
     return result
@@ -87,19 +84,15 @@ def _of_steps(
     config: RewardModelConfig, folder: Path, screen: Screen, log: TrainingLog
 ) -> dict[str, object]:
     from rl.data.steps import read_steps
-    from rl.preferences.process_rewards import ProcessUpdater
     from rl.preferences.training import accuracy, learn, open_material
 
-    material = open_material(config, read_steps, screen.report)
-    rewarder = _new(material, config)
-    rewarder.of_steps = True
-    learner = ProcessUpdater(rewarder, config.optimizer, config.micro_batch_tokens)
-    with log:
+    with open_material(config, read_steps, screen.report) as material, log:
+        learner = material.learner
         losses = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
         screen.report(f"held-out steps: accuracy {rate}")
         result: dict[str, object] = {
-            "model": _save(folder, material, rewarder),
+            "model": _save(folder, learner),
             **losses,
             "accuracy": rate.rate,
             "accuracy_low": rate.low,
@@ -110,20 +103,9 @@ def _of_steps(
     return result
 
 
-def _new(material: Material[T], config: RewardModelConfig) -> RewardModel:
-    from rl.preferences.reward_model import RewardModel
-
-    try:
-        return RewardModel.from_causal(material.model, config.memory, packing=config.packing)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def _save(folder: Path, material: Material[T], rewarder: RewardModel) -> str:
-    from rl.learner.checkpoint import save_checkpoint
-
+def _save(folder: Path, learner: PreferenceLearner[T]) -> str:
     saved = folder / "checkpoints" / "last"
-    save_checkpoint(saved, rewarder.model, material.tokenizer)
+    learner.save(saved)
     return str(saved)
 
 
@@ -139,7 +121,7 @@ def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) 
     except ValueError as error:
         raise UsageError(str(error)) from error
     segments = [conversation.to_segment(material.renderer) for conversation in conversations]
-    check_lengths(material.model.config.max_position_embeddings, segments)
+    check_lengths(material.learner.context_window, segments)
     return segments
 
 

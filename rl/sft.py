@@ -22,8 +22,8 @@ from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
 from rl.run.splits import check_splits, check_warm_start
 from rl.run.training_log import TrainingLog
+from rl.settings.finetuning import SFTConfig
 from rl.settings.run import run_path
-from rl.settings.sft import SFTConfig
 
 if TYPE_CHECKING:
     from agents.segment import Segment

@@ -16,7 +16,7 @@ from benchmarks.gpu.figures import Report, Setup, one_line
 from benchmarks.gpu.timing import Memory, gib
 from benchmarks.gpu.workloads import model_folder
 from rl.planning.memory import Planner
-from rl.settings.sft import SFTConfig
+from rl.settings.finetuning import SFTConfig
 from rl.settings.train import TrainConfig
 from tools.sandbox import make_sandbox
 from tools.sandbox.errors import SandboxUnavailable

@@ -22,16 +22,15 @@ from rl.files import discard_if_refused
 from rl.judge import JudgeConfig
 from rl.merge import MergeConfig
 from rl.pipeline import PipelineConfig, read_stages, unfinished
-from rl.preferences.config import DPOConfig, RewardModelConfig
 from rl.push import PushConfig
 from rl.replay import ReplayConfig
 from rl.run.metrics.intervals import PassRate
 from rl.run.process.command import with_model_folder
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.finetuning import DPOConfig, RewardModelConfig, SFTConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.parsing.files import table_words
 from rl.settings.run import run_path
-from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 from rl.step_labels import StepLabelsConfig
 from rl.tracking.callback import Callback

@@ -8,6 +8,7 @@ and then the hidden folder is renamed.
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import shutil
@@ -84,7 +85,11 @@ def save_checkpoint(
         if is_adapted(model):
             save_adapter(partial, model, complete)
         else:
+            # Before the call, which empties the dictionary.
+            dtype = next(iter(complete.values())).dtype if complete else model.dtype
             model.save_pretrained(partial, state_dict=complete)
+            if dtype != model.dtype:
+                _name_type(partial, model, dtype)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
         if trainer_state is not None:
@@ -96,6 +101,19 @@ def save_checkpoint(
         partial.rename(folder)
         _flush(folder.parent)
     shutil.rmtree(previous, ignore_errors=True)
+
+
+def _name_type(folder: Path, model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Name the type of the written weights in the configuration: ranks keep theirs in another.
+
+    Programs that read the weights in the configuration's type, as servers do, would use twice the
+    memory.
+    """
+    config = copy.deepcopy(model.config)
+    for part in (config, *(getattr(config, key, None) for key in config.sub_configs)):
+        if part is not None:
+            part.dtype = dtype
+    config.save_pretrained(folder)
 
 
 def recover(folder: Path) -> None:

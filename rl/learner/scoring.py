@@ -26,7 +26,7 @@ from rl.learner.lora import is_adapted, without_adapter
 from rl.learner.memory.activations import check_layers, checkpointed_layers
 from rl.learner.memory.fused import fuse
 from rl.learner.memory.transfers import read, uploaded
-from rl.learner.ranks.world import SOLO, World
+from rl.learner.ranks.world import SOLO, Root, World
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
 from rl.packing.attention import hidden_states, longest_row
 from rl.packing.models import PackingModel, can_pack, needs_mask
@@ -43,7 +43,7 @@ class Scores(NamedTuple):
     """``[n]``, value of the state before each token, or None without a value head."""
 
 
-class ScoringModule(nn.Module):
+class ScoringModule(Root):
     """A causal language model and its critic, which score the tokens of micro-batches.
 
     Args:
@@ -53,6 +53,8 @@ class ScoringModule(nn.Module):
         own_trunk: whether values come from a separately trained copy of the model's trunk.
         memory: activation checkpointing of every trunk, and buffers of the head.
     """
+
+    also_forward = ("infer",)
 
     def __init__(
         self,
@@ -89,6 +91,14 @@ class ScoringModule(nn.Module):
         """The model without its output head."""
         trunk: nn.Module = self.model.base_model
         return trunk
+
+    def trunks(self) -> list[nn.Module]:
+        """The model's trunk, and that of its critic; see :class:`Root`."""
+        return [self.trunk, *([self.value_trunk] if self.value_trunk is not None else [])]
+
+    def precise(self) -> list[nn.Module]:
+        """The value head; see :class:`Root`."""
+        return [] if self.value_head is None else [self.value_head]
 
     @property
     def head(self) -> nn.Linear:

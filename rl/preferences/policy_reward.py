@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from agents.segment import Segment
 from rl.credit.batch import Batch
 from rl.credit.options import Reduction
-from rl.learner.scoring import ScoringModel
+from rl.learner.scoring import ScoringModel, ScoringModule
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
 from rl.preferences.losses import answer_log_ratios
 
@@ -21,8 +21,7 @@ class PolicyReward:
 
     The implicit reward is ``beta log(pi / pi_ref)`` (Rafailov et al., arXiv 2305.18290, section 4).
     The part of the reference ``pi_ref`` is constant.
-    :meth:`rl.preferences.updater.PreferenceUpdater.anchored` computes it once, so no second model
-    is kept.
+    :func:`rl.preferences.updater.anchored` keeps it as numbers, so there is no second model.
 
     Args:
         model: a causal language model, which is trained in place.
@@ -48,6 +47,11 @@ class PolicyReward:
         self.model = ScoringModel(model, memory=memory, packing=packing)
         self.beta = beta
         self.reduction = reduction
+
+    @property
+    def root(self) -> ScoringModule:
+        """The module through which all forward passes go."""
+        return self.model.root
 
     def parameters(self) -> list[nn.Parameter]:
         """The trained parameters."""

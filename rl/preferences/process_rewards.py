@@ -11,9 +11,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from agents.segment import Segment
 from rl.data.steps import TokenSteps
 from rl.learner.optimizer import Optimizer
+from rl.learner.ranks.world import SOLO, World
 from rl.learner.settings import OptimizerConfig
 from rl.preferences.reward_model import RewardModel
-from rl.preferences.updater import checked_step
+from rl.preferences.updater import Passes, checked_step
 
 
 class ProcessUpdater:
@@ -27,6 +28,7 @@ class ProcessUpdater:
         optimizer: the optimizer's settings.
         max_tokens_per_micro_batch: maximum tokens of one forward pass, padding included. Results do
             not depend on it.
+        world: the ranks that compute each step together. The rewarder's weights are divided.
 
     Raises:
         ValueError: ``max_tokens_per_micro_batch`` is below 1.
@@ -37,14 +39,12 @@ class ProcessUpdater:
         rewarder: RewardModel,
         optimizer: OptimizerConfig,
         max_tokens_per_micro_batch: int = 4096,
+        world: World = SOLO,
     ) -> None:
-        if max_tokens_per_micro_batch < 1:
-            raise ValueError(
-                f"max_tokens_per_micro_batch ({max_tokens_per_micro_batch}) must be >= 1"
-            )
+        self.passes = Passes(rewarder, max_tokens_per_micro_batch, world)
         self.rewarder = rewarder
-        self.optimizer = Optimizer(rewarder.parameters(), optimizer)
-        self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        world.shard(rewarder.root)
+        self.optimizer = Optimizer(rewarder.parameters(), optimizer, world=world)
 
     def update(self, solutions: Sequence[TokenSteps]) -> dict[str, float]:
         """Make one optimizer step on the mean loss over all steps of all solutions.
@@ -58,19 +58,18 @@ class ProcessUpdater:
             BrokenWeights: the step made weights that are not finite.
         """
         count = sum(len(solution.ends) for solution in solutions)
-        total, right = 0.0, 0.0
-        for part in self._parts(solutions):
-            logits = self.rewarder.score_steps([s.segment for s in part], [s.ends for s in part])
-            labels = torch.tensor([x for s in part for x in s.labels], dtype=torch.float64)
+        found = list[tuple[float, int]]()
+        for logits, labels, weight in self._scored(solutions):
             loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / count
-            self.optimizer.backward(loss)
-            total += loss.item()
-            right += ((logits > 0) == (labels > 0.5)).sum().item()
-        rate = self.optimizer.learning_rate
+            self.optimizer.backward(weight * loss)
+            if weight:
+                found.append((loss.item(), int(_agree(logits, labels).sum())))
+        losses, right = zip(*self.passes.of_all_ranks(found), strict=True)
+        total, rate = sum(losses), self.optimizer.learning_rate
         norm = checked_step(self.optimizer, total)
         return {
             "loss": total,
-            "accuracy": right / count,
+            "accuracy": sum(right) / count,
             "grad_norm": norm,
             "learning_rate": rate,
         }
@@ -78,17 +77,24 @@ class ProcessUpdater:
     @torch.no_grad()
     def agreements(self, solutions: Sequence[TokenSteps]) -> list[float]:
         """For each step, 1 if its score and its label are on the same side of 0.5, else 0."""
-        found = []
-        for part in self._parts(solutions):
-            logits = self.rewarder.score_steps([s.segment for s in part], [s.ends for s in part])
-            labels = torch.tensor([x for s in part for x in s.labels], dtype=torch.float64)
-            found += ((logits > 0) == (labels > 0.5)).double().tolist()
-        return found
+        found = list[float]()
+        for logits, labels, weight in self._scored(solutions):
+            if weight:
+                found += _agree(logits, labels).double().tolist()
+        return self.passes.of_all_ranks(found)
 
-    def _parts(self, solutions: Sequence[TokenSteps]) -> Iterator[list[TokenSteps]]:
-        units = [solution.segments for solution in solutions]
-        for part in self.rewarder.parts(units, self.max_tokens_per_micro_batch):
-            yield [solutions[i] for i in part]
+    def _scored(self, solutions: Sequence[TokenSteps]) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """Scores and labels of the steps of this rank's passes, with the weight of each pass."""
+        for part, weight in self.passes.divide([solution.segments for solution in solutions]):
+            own = [solutions[i] for i in part]
+            logits = self.rewarder.score_steps([s.segment for s in own], [s.ends for s in own])
+            labels = torch.tensor([x for s in own for x in s.labels], dtype=torch.float64)
+            yield logits, labels, weight
+
+
+def _agree(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether each score and its label are on the same side of 0.5."""
+    return (logits > 0) == (labels > 0.5)
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from agents.segment import Segment
 from rl.learner.memory.activations import check_layers, checkpointed_layers
 from rl.learner.memory.fused import fuse
+from rl.learner.ranks.world import Root
 from rl.learner.settings import DEFAULT_MEMORY, NO_TRAINING, MemoryConfig
 from rl.packing.attention import hidden_states
 from rl.packing.models import PackingModel, can_pack, needs_mask
@@ -90,6 +91,32 @@ class TrunkModel(PackingModel):
         return hidden.flatten(0, 1), places
 
 
+class RewardModule(Root):
+    """A trunk and a linear head on its last hidden states, which score tokens.
+
+    Args:
+        model: a sequence classifier with one label. It is not copied.
+        rows: computes the hidden states of its trunk.
+    """
+
+    def __init__(self, model: PreTrainedModel, rows: TrunkModel) -> None:
+        super().__init__()
+        self.model = model
+        self._rows = rows
+
+    def trunks(self) -> list[nn.Module]:
+        """The trunk; see :class:`Root`."""
+        return [self._rows.model]
+
+    def forward(self, sequences: Sequence[Integers], ends: Sequence[Sequence[int]]) -> Tensor:
+        """The scores at the positions ``ends`` of each sequence, on the model's device."""
+        states, places = self._rows.states(sequences)
+        chosen = [at[end] for at, own in zip(places, ends, strict=True) for end in own]
+        hidden = states[torch.tensor(np.array(chosen), device=states.device)]
+        precise = torch.promote_types(hidden.dtype, torch.float32)
+        return nn.functional.linear(hidden.to(precise), _head(self.model).weight.to(precise))[:, 0]
+
+
 class RewardModel:
     """Scores an answer by a linear head on the hidden state of its last token.
 
@@ -122,6 +149,8 @@ class RewardModel:
         trunk = model.base_model
         assert isinstance(trunk, PreTrainedModel), "a classifier has a model and a head"
         self.rows = TrunkModel(trunk, memory, packing=packing)
+        self.root = RewardModule(model, self.rows)
+        """The module through which all forward passes go."""
 
     @classmethod
     def from_causal(
@@ -229,11 +258,7 @@ class RewardModel:
             np.asarray(segment.token_ids[: max(positions) + 1], dtype=np.int64)
             for segment, positions in zip(segments, ends, strict=True)
         ]
-        states, places = self.rows.states(read)
-        chosen = [at[end] for at, own in zip(places, ends, strict=True) for end in own]
-        hidden = states[torch.tensor(np.array(chosen), device=states.device)]
-        precise = torch.promote_types(hidden.dtype, torch.float32)
-        scores = nn.functional.linear(hidden.to(precise), self.head.weight.to(precise))[:, 0]
+        scores: Tensor = self.root(read, ends)
         return scores.cpu().double() + self.bias
 
 

@@ -34,9 +34,9 @@ def reward_model(path: str, device: str = "auto") -> Shaping:
     """
 
     def score(rewarder: RewardModel, segments: Sequence[Segment]) -> list[float]:
-        from rl.preferences.updater import rewards_of
+        from rl.preferences.updater import Passes
 
-        return rewards_of(rewarder, segments)
+        return Passes(rewarder).rewards(segments)
 
     return _judge("reward_model", path, device, score)
 

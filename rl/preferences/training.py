@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from agents.renderer import Renderer
@@ -16,8 +16,8 @@ from agents.segment import Segment
 from rl.data.comparisons import TokenComparison, read_comparisons
 from rl.data.split import Prompted, split_by_prompt
 from rl.errors import UsageError
-from rl.learner.model import load_model
-from rl.preferences.config import PreferenceConfig
+from rl.learner.model import check_model
+from rl.preferences.learner import PreferenceLearner, PreferenceSpec, open_preferences
 from rl.rollout.task_order import TaskOrder
 from rl.run.metrics.intervals import PassRate, pass_rate
 from rl.run.process.cores import report_busy
@@ -25,6 +25,7 @@ from rl.run.screen import Screen
 from rl.run.training_log import TrainingLog
 from rl.runtime.imitation import check_lengths
 from rl.runtime.model import device_of, dtype_of, load_tokenizer
+from rl.settings.finetuning import DPOConfig, PreferenceConfig, RewardModelConfig
 
 STEPS_PER_LINE = 50
 """Number of steps between two lines of progress."""
@@ -41,7 +42,6 @@ class Tokenized(Protocol):
 
 T = TypeVar("T", bound=Tokenized)
 T_co = TypeVar("T_co", bound=Tokenized, covariant=True)
-T_contra = TypeVar("T_contra", bound=Tokenized, contravariant=True)
 
 
 class Row(Prompted, Protocol[T_co]):
@@ -52,33 +52,23 @@ class Row(Prompted, Protocol[T_co]):
         ...
 
 
-class Trainable(Protocol[T_contra]):
-    """A model that learns from rows and predicts their labels."""
-
-    def update(self, rows: Sequence[T_contra], /) -> dict[str, float]:
-        """Make one optimizer step; the returned metrics include ``loss`` and ``accuracy``."""
-        ...
-
-    def agreements(self, rows: Sequence[T_contra], /) -> list[float]:
-        """Agreement of the model with each label, from 0 to 1."""
-        ...
-
-
 @dataclass(frozen=True)
 class Material(Generic[T]):
-    """A model, and rows of data converted to tokens of the model's tokenizer."""
+    """An opened learner, and rows of data converted to tokens of its tokenizer."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    learner: PreferenceLearner[T]
     renderer: Renderer
     learned: list[T]
     held_out: list[T]
 
 
+@contextmanager
 def open_material(
-    config: PreferenceConfig, read: Callable[[str], Sequence[Row[T]]], report: Callable[[str], None]
-) -> Material[T]:
-    """Load the model and the data.
+    config: DPOConfig | RewardModelConfig,
+    read: Callable[[str], Sequence[Row[T]]],
+    report: Callable[[str], None],
+) -> Iterator[Material[T]]:
+    """Load the data and the model, which is closed at the end of the context.
 
     Args:
         config: the settings, which name the model and the data.
@@ -87,42 +77,48 @@ def open_material(
 
     Raises:
         UsageError: the model or the data cannot be used with the settings.
+        LearnerLost: a rank of the learner ended while it started.
     """
     transformers_logging.disable_progress_bar()
     report_busy(config.num_threads, report)
     torch.set_num_threads(config.num_threads)
-    try:
-        texts = read(config.data)
-        parts = split_by_prompt(texts, config.held_out, config.seed)
-        model = load_model(config.model, device=device_of(config), dtype=dtype_of(config))
-        tokenizer = load_tokenizer(config.model, config.chat)
-        renderer = Renderer(tokenizer)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
-    window: int = model.config.max_position_embeddings
-    check_lengths(window, [s for c in (*learned, *held_out) for s in c.segments])
-    report(f"{len(learned)} rows to learn from, {len(held_out)} held out")
-    return Material(model, tokenizer, renderer, learned, held_out)
+    with ExitStack() as stack:
+        try:
+            texts = read(config.data)
+            parts = split_by_prompt(texts, config.held_out, config.seed)
+            check_model(config.model)
+            tokenizer = load_tokenizer(config.model, config.chat)
+            renderer = Renderer(tokenizer)
+            dtype = str(dtype_of(config)).removeprefix("torch.")
+            spec = PreferenceSpec(config, tokenizer, str(device_of(config)), dtype)
+            learner: PreferenceLearner[T] = stack.enter_context(open_preferences(spec))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
+        segments = [s for c in (*learned, *held_out) for s in c.segments]
+        check_lengths(learner.context_window, segments)
+        report(f"{len(learned)} rows to learn from, {len(held_out)} held out")
+        yield Material(learner, renderer, learned, held_out)
 
 
+@contextmanager
 def open_comparisons(
-    config: PreferenceConfig, report: Callable[[str], None]
-) -> Material[TokenComparison]:
-    """Load the model and a file of preferences.
+    config: DPOConfig | RewardModelConfig, report: Callable[[str], None]
+) -> Iterator[Material[TokenComparison]]:
+    """Load the model and a file of preferences; see :func:`open_material`.
 
     Raises:
         UsageError: the model or the data cannot be used with the settings, or every held-out pair
             has the label 0.5, so that accuracy could not be measured.
     """
-    material = open_material(config, read_comparisons, report)
-    if all(pair.label == 0.5 for row in material.held_out for pair in row.pairs):
-        raise UsageError("every held-out pair is labelled 0.5: hold out more (held_out=...)")
-    return material
+    with open_material(config, read_comparisons, report) as material:
+        if all(pair.label == 0.5 for row in material.held_out for pair in row.pairs):
+            raise UsageError("every held-out pair is labelled 0.5: hold out more (held_out=...)")
+        yield material
 
 
 def learn(
-    learner: Trainable[T],
+    learner: PreferenceLearner[T],
     rows: Sequence[T],
     config: PreferenceConfig,
     screen: Screen,
@@ -164,6 +160,6 @@ def learn(
     }
 
 
-def accuracy(learner: Trainable[T], held_out: Sequence[T]) -> PassRate:
+def accuracy(learner: PreferenceLearner[T], held_out: Sequence[T]) -> PassRate:
     """Share of held-out labels that the learner agrees with, and its 95% interval."""
     return pass_rate(learner.agreements(held_out))

@@ -8,9 +8,11 @@ are trained with Bradley-Terry's loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from itertools import chain
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +21,21 @@ from agents.segment import Segment
 from rl.data.comparisons import TokenComparison
 from rl.errors import RunFailure
 from rl.learner.optimizer import Optimizer
+from rl.learner.ranks.world import SOLO, Root, World
 from rl.learner.seam import BrokenWeights
 from rl.learner.settings import OptimizerConfig
 from rl.preferences.losses import bradley_terry
 
+Item = TypeVar("Item")
+
 
 class Rewarder(Protocol):
     """A trainable model that computes rewards of answers."""
+
+    @property
+    def root(self) -> Root:
+        """The module through which all forward passes go."""
+        ...
 
     def parameters(self) -> list[nn.Parameter]:
         """The trained parameters."""
@@ -41,6 +51,60 @@ class Rewarder(Protocol):
     def score(self, segments: Sequence[Segment]) -> Tensor:
         """The reward of each answer, in one forward pass. ``[K]`` float64 on the CPU."""
         ...
+
+
+class Passes:
+    """The forward passes of a rewarder, of which each rank computes its share.
+
+    Args:
+        rewarder: the model.
+        max_tokens: maximum number of tokens in one forward pass; see :class:`Rewarder`.
+        world: the ranks.
+
+    Raises:
+        ValueError: ``max_tokens`` is below 1.
+    """
+
+    def __init__(self, rewarder: Rewarder, max_tokens: int = 4096, world: World = SOLO) -> None:
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens_per_micro_batch ({max_tokens}) must be >= 1")
+        self.rewarder = rewarder
+        self.max_tokens = max_tokens
+        self.world = world
+        self.on_pass: Callable[[], None] = lambda: None
+        """Called at the start of each pass."""
+
+    def divide(self, units: Sequence[Sequence[Segment]]) -> Iterator[tuple[list[int], int]]:
+        """The passes of this rank: the indices of units, and a weight.
+
+        The weight is 0 if another rank computes the same pass, and 1 otherwise: all ranks make
+        equally many passes.
+        """
+        costs = [sum(len(segment.token_ids) for segment in unit) for unit in units]
+
+        def cost(part: list[int]) -> int:
+            return sum(costs[i] for i in part)
+
+        parts = self.world.divided(partial(self.rewarder.parts, units), self.max_tokens, cost)
+        for part, counts in self.world.share(parts, cost):
+            self.on_pass()
+            yield part, int(counts)
+
+    def of_all_ranks(self, found: list[Item]) -> list[Item]:
+        """What all ranks found. Collective."""
+        return [item for items in self.world.gather(found) for item in items]
+
+    @torch.no_grad()
+    def rewards(self, segments: Sequence[Segment]) -> list[float]:
+        """The reward of each answer. Collective."""
+        passes = self.divide([[segment] for segment in segments])
+        scored = [(part, self.rewarder.score([segments[i] for i in part]), w) for part, w in passes]
+        found = [0.0] * len(segments)
+        own = [(part, rewards.tolist()) for part, rewards, weight in scored if weight]
+        for part, rewards in self.of_all_ranks(own):
+            for i, reward in zip(part, rewards, strict=True):
+                found[i] = reward
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +139,23 @@ class PreferenceUpdater:
         max_tokens_per_micro_batch: maximum number of tokens in one forward pass. Padding counts,
             and a prefix that packed answers share counts once. All answers to a prompt are in the
             same pass, even if they have more tokens. Results do not depend on it.
+        world: the ranks that compute each step together. The rewarder's weights are divided.
 
     Raises:
         ValueError: ``max_tokens_per_micro_batch`` is below 1.
     """
 
     def __init__(
-        self, rewarder: Rewarder, optimizer: OptimizerConfig, max_tokens_per_micro_batch: int = 4096
+        self,
+        rewarder: Rewarder,
+        optimizer: OptimizerConfig,
+        max_tokens_per_micro_batch: int = 4096,
+        world: World = SOLO,
     ) -> None:
-        if max_tokens_per_micro_batch < 1:
-            raise ValueError(
-                f"max_tokens_per_micro_batch ({max_tokens_per_micro_batch}) must be >= 1"
-            )
+        self.passes = Passes(rewarder, max_tokens_per_micro_batch, world)
         self.rewarder = rewarder
-        self.optimizer = Optimizer(rewarder.parameters(), optimizer)
-        self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        world.shard(rewarder.root)
+        self.optimizer = Optimizer(rewarder.parameters(), optimizer, world=world)
 
     def update(self, comparisons: Sequence[TokenComparison]) -> dict[str, float]:
         """Make one optimizer step on the mean loss over the comparisons.
@@ -102,18 +168,20 @@ class PreferenceUpdater:
             RunFailure: the loss or gradient is not finite; the weights have not changed.
             BrokenWeights: the step made weights that are not finite.
         """
-        loss, agreements, margins = 0.0, list[float](), list[float]()
-        for part in self._parts(comparisons):
+        found = list[tuple[float, list[float], list[float]]]()
+        for part, weight in self._parts(comparisons):
             pairs = self._compare(part)
-            self.optimizer.backward(pairs.loss / len(comparisons))
-            loss += pairs.loss.item() / len(comparisons)
-            agreements += pairs.agreements
-            margins += pairs.differences.tolist()
-        rate, norm = self.optimizer.learning_rate, checked_step(self.optimizer, loss)
+            loss = pairs.loss / len(comparisons)
+            self.optimizer.backward(weight * loss)
+            if weight:
+                found.append((loss.item(), pairs.agreements, pairs.differences.tolist()))
+        losses, agreements, margins = zip(*self.passes.of_all_ranks(found), strict=True)
+        rate, norm = self.optimizer.learning_rate, checked_step(self.optimizer, sum(losses))
+        agreed, lead = list(chain(*agreements)), list(chain(*margins))
         return {
-            "loss": loss,
-            "accuracy": sum(agreements) / max(len(agreements), 1),
-            "margin": sum(margins) / len(margins),
+            "loss": sum(losses),
+            "accuracy": sum(agreed) / max(len(agreed), 1),
+            "margin": sum(lead) / len(lead),
             "grad_norm": norm,
             "learning_rate": rate,
         }
@@ -124,25 +192,20 @@ class PreferenceUpdater:
 
         Pairs with the label 0.5 are left out.
         """
-        parts = (self._compare(part).agreements for part in self._parts(comparisons))
-        return [agreement for part in parts for agreement in part]
+        # With a weight of 0, another rank computes the same comparisons.
+        parts = [(self._compare(part), weight) for part, weight in self._parts(comparisons)]
+        found = self.passes.of_all_ranks([pairs.agreements for pairs, weight in parts if weight])
+        return list(chain(*found))
 
     def rewards(self, segments: Sequence[Segment]) -> list[float]:
         """The reward of each answer."""
-        return rewards_of(self.rewarder, segments, self.max_tokens_per_micro_batch)
+        return self.passes.rewards(segments)
 
-    def anchored(self, comparisons: Sequence[TokenComparison]) -> list[TokenComparison]:
-        """Copies of the comparisons, with the current rewards as ``offsets``.
-
-        Later rewards are relative to these offsets.
-        """
-        rewards = iter(self.rewards([s for c in comparisons for s in c.segments]))
-        return [replace(c, offsets=tuple(next(rewards) for _ in c.segments)) for c in comparisons]
-
-    def _parts(self, comparisons: Sequence[TokenComparison]) -> Iterator[list[TokenComparison]]:
-        units = [c.segments for c in comparisons]
-        for part in self.rewarder.parts(units, self.max_tokens_per_micro_batch):
-            yield [comparisons[i] for i in part]
+    def _parts(
+        self, comparisons: Sequence[TokenComparison]
+    ) -> Iterator[tuple[list[TokenComparison], int]]:
+        for part, weight in self.passes.divide([c.segments for c in comparisons]):
+            yield [comparisons[i] for i in part], weight
 
     def _compare(self, comparisons: Sequence[TokenComparison]) -> PairLosses:
         rewards = self.rewarder.score([s for c in comparisons for s in c.segments])
@@ -185,20 +248,12 @@ def checked_step(optimizer: Optimizer, loss: float) -> float:
     return norm
 
 
-@torch.no_grad()
-def rewards_of(
-    rewarder: Rewarder, segments: Sequence[Segment], max_tokens: int = 4096
-) -> list[float]:
-    """The reward of each answer.
+def anchored(
+    comparisons: Sequence[TokenComparison], rewards: Sequence[float]
+) -> list[TokenComparison]:
+    """Copies of comparisons, with the reward of each of their answers as ``offsets``.
 
-    Args:
-        rewarder: the model that computes the rewards.
-        segments: the answers, each with its prompt.
-        max_tokens: maximum tokens of one forward pass, padding included.
+    Later rewards are relative to these offsets.
     """
-    found = [0.0] * len(segments)
-    for part in rewarder.parts([[segment] for segment in segments], max_tokens):
-        rewards = rewarder.score([segments[i] for i in part]).tolist()
-        for i, reward in zip(part, rewards, strict=True):
-            found[i] = reward
-    return found
+    own = iter(rewards)
+    return [replace(c, offsets=tuple(next(own) for _ in c.segments)) for c in comparisons]

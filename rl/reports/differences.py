@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import UsageError
-from rl.preferences.config import DPOConfig, RewardModelConfig
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.finetuning import DPOConfig, RewardModelConfig, SFTConfig
 from rl.settings.parsing.command_line import resolve
 from rl.settings.parsing.files import RECORD, as_values, as_word, read_run
 from rl.settings.parsing.plain import to_plain, without_secrets
-from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
 COMMANDS: dict[str, type[Any]] = {

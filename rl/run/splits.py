@@ -16,9 +16,9 @@ from envs.datasets.splits import ALL, EmptySplit
 from envs.mixture.parts import MixOptions, Part
 from rl.errors import UsageError
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.finetuning import SFTConfig
 from rl.settings.parsing.files import read_run
 from rl.settings.run import RunConfig
-from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 from tools.registry import PluginImportError, UnknownNameError
 

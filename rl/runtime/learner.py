@@ -22,9 +22,9 @@ from rl.run.process.closing import at_end
 from rl.runtime.model import dtype_of, load_tokenizer
 from rl.runtime.tiny import make_tiny
 from rl.settings.chat import OWN_TEMPLATE
+from rl.settings.finetuning import SFTConfig
 from rl.settings.lora import LoraConfig
 from rl.settings.run import RunConfig
-from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
 

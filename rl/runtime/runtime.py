@@ -41,9 +41,9 @@ from rl.runtime.learner import learner_spec, model_path, open_learner
 from rl.runtime.model import cores_of_learner, device_of
 from rl.runtime.notices import no_tools, rules_twice
 from rl.runtime.partner import open_partners
+from rl.settings.finetuning import SFTConfig
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.run import RunConfig
-from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
 TRAIN, VALIDATION, TEST, EVALUATE, DISTILL = 0, 1, 2, 3, 4

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.learning.pretrained import EVALUATE, RIVAL, RL, START, TESTS, draw, summary
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.finetuning import SFTConfig
 from rl.settings.parsing.command_line import parse
-from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
 HOME = Path(__file__).resolve().parents[2]

@@ -16,8 +16,8 @@ from benchmarks.studies.transfer import EPISODES, RUNS, TRAININGS, UPDATES
 from benchmarks.studies.worlds.reflective import KINDS, PLACES, chain, corrupted, terms_of
 from envs.math.generated import GeneratedTasks
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.finetuning import SFTConfig
 from rl.settings.parsing.command_line import parse
-from rl.settings.sft import SFTConfig
 from rl.settings.train import TrainConfig
 
 QUESTION, ANSWER = "Compute 7 + 5 - 4 + 8.", "16"

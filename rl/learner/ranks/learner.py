@@ -6,7 +6,8 @@ import asyncio
 import time
 from asyncio import Task
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from rl.errors import RunFailure
-from rl.learner.ranks.messages import RankSpec
+from rl.learner.local import LocalLearner
+from rl.learner.ranks.messages import OpenPart, RankSpec
 from rl.learner.ranks.process import RankGroup, start_here
 from rl.learner.ranks.processes import RankProcesses
 from rl.learner.seam import (
@@ -60,23 +62,55 @@ async def open_ranks(
         ValueError: the settings cannot be used with ranks.
     """
     check_ranks(spec, ranks, here=here)
-    cores = await host.thread.do(torch.get_num_threads)
+
+    def part(device: str) -> OpenPart:
+        return partial(LocalLearner, replace(spec, device=device))
+
+    dtype = "float32" if spec.lora.rank else spec.dtype
     group = await asyncio.to_thread(start, ranks)
     processes = RankProcesses(group, host.on_progress, timeout_s)
+    cores = await host.thread.do(torch.get_num_threads)
+    return RankedLearner(processes, await open_parts(processes, part, spec.device, dtype, cores))
+
+
+async def open_parts(
+    processes: RankProcesses,
+    part: Callable[[str], OpenPart],
+    device: str,
+    dtype: str,
+    cores: int,
+) -> Any:
+    """Open the learners of started ranks. They are ended if one fails.
+
+    Args:
+        processes: the ranks.
+        part: makes the learner of a rank from the name of its device.
+        device: the device of the whole learner. For a GPU, each rank has its own.
+        dtype: the type in which the model computes.
+        cores: number of threads, on a CPU, that the ranks divide.
+
+    Returns:
+        The facts that rank 0 reports.
+
+    Raises:
+        LearnerLost: a rank ended while it started.
+    """
+    group, size = processes.group, len(processes.group.ranks)
+    on_gpus = torch.device(device).type == "cuda"
+    own = [f"cuda:{group.devices[rank]}" if on_gpus else device for rank in range(size)]
+    specs = [
+        RankSpec(
+            *(part(own[rank]), own[rank], dtype, rank, size, group.rendezvous, processes.timeout_s),
+            num_threads=group.num_threads or max(1, cores // size),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+        for rank in range(size)
+    ]
     try:
-        specs = [
-            RankSpec(
-                *(spec, rank, ranks, group.rendezvous, group.devices[rank], timeout_s),
-                num_threads=group.num_threads or max(1, cores // ranks),
-                deterministic=torch.are_deterministic_algorithms_enabled(),
-            )
-            for rank in range(ranks)
-        ]
-        facts = await processes.call("open", [(one,) for one in specs])
+        return await processes.call("open", [(spec,) for spec in specs])
     except BaseException:
         await processes.close()
         raise
-    return RankedLearner(processes, facts)
 
 
 def check_ranks(spec: LearnerSpec, ranks: int, *, here: bool = True) -> None:
@@ -90,11 +124,8 @@ def check_ranks(spec: LearnerSpec, ranks: int, *, here: bool = True) -> None:
     Raises:
         ValueError: they cannot.
     """
-    if spec.device.startswith("cuda") and here and ranks > torch.cuda.device_count():
-        raise ValueError(
-            f"learner.ranks ({ranks}) must be at most the number of GPUs, "
-            f"{torch.cuda.device_count()}"
-        )
+    if here:
+        check_gpus(spec.device, ranks)
     training = spec.training
     for key, given, only in (
         ("lora.base_bits", spec.lora.base_bits, 0),
@@ -105,6 +136,17 @@ def check_ranks(spec: LearnerSpec, ranks: int, *, here: bool = True) -> None:
             raise ValueError(f"{key} ({given}) must be {only} with learner.ranks={ranks}")
     if training is None:
         raise ValueError(f"learner.ranks ({ranks}) must be 1 without training")
+
+
+def check_gpus(device: str, ranks: int) -> None:
+    """Check that this machine has a GPU for each rank, if they compute on GPUs.
+
+    Raises:
+        ValueError: it has fewer.
+    """
+    found = torch.cuda.device_count()
+    if torch.device(device).type == "cuda" and ranks > found:
+        raise ValueError(f"learner.ranks ({ranks}) must be at most the number of GPUs, {found}")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +26,6 @@ from transformers.utils import logging as transformers_logging
 
 from agents.torch_thread import TorchThread
 from rl.errors import RunFailure, UsageError
-from rl.learner.local import LocalLearner
 from rl.learner.ranks.messages import Answer, RankSpec
 from rl.learner.ranks.sharding import Ranks
 from rl.learner.seam import Host
@@ -41,7 +39,7 @@ class _Rank:
 
     def __init__(self, on_progress: Callable[[], None]) -> None:
         self._on_progress = on_progress
-        self.learner: LocalLearner | None = None
+        self.learner: Any = None
         self._world: Ranks | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -54,20 +52,15 @@ class _Rank:
         """Join the other ranks, load the model and divide it."""
         if spec.deterministic:
             torch.use_deterministic_algorithms(True)
-        device = torch.device(spec.learner.device)
-        if device.type == "cuda":
-            device = torch.device("cuda", spec.device_index)
-        learner = replace(spec.learner, device=str(device))
-        dtype = getattr(torch, "float32" if learner.lora.rank else learner.dtype)
+        device, dtype = torch.device(spec.device), getattr(torch, spec.dtype)
         self._world = Ranks(*(spec.rank, spec.size, spec.rendezvous, device), dtype, spec.timeout_s)
         thread = TorchThread(spec.num_threads)
-        host = Host(thread, self._on_progress)
-        self.learner = await thread.do(LocalLearner, learner, host, self._world)
+        self.learner = await thread.do(spec.open, Host(thread, self._on_progress), self._world)
         return self.learner.facts
 
     async def tensors(self, complete: bool, folder: str | None) -> Any:
         """The weights, by rank 0: the path of a file in ``folder``, or themselves without one."""
-        assert self.learner is not None and self._world is not None
+        assert self._world is not None
         weights = await self.learner.collected(complete=complete)
         if self._world.rank or folder is None:
             return None if self._world.rank else weights
@@ -77,7 +70,6 @@ class _Rank:
 
     async def save(self, folder: Path, state: Any, resumable: bool) -> None:
         """Copy what a checkpoint holds, and begin to write it; see :meth:`saved`."""
-        assert self.learner is not None
         if self._writing is not None:
             await asyncio.wait([self._writing])
         write = await self.learner.prepare_save(folder, state, resumable=resumable)
@@ -110,6 +102,9 @@ def serve(connection: Connection[Any, Any]) -> None:
         except (EOFError, OSError):
             # At once, whatever this rank computes or waits for.
             os._exit(0)
+        except BaseException:
+            # A call that cannot be read, for example because a plug-in is not installed here.
+            _die()
 
     threading.Thread(target=read, daemon=True).start()
     torch.set_num_threads(1)
@@ -129,10 +124,15 @@ async def _serve(
             failure = error
         except BaseException:
             # The other ranks wait for this one, and would wait until their timeout.
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
+            _die()
         send(Answer(failure, value, 0 if rank.learner is None else rank.learner.version))
+
+
+def _die() -> None:
+    """End this process with the error that is handled now, which the run reports."""
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

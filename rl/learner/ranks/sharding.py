@@ -21,14 +21,13 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor, empty
 
 from rl.learner.memory.activations import decoder_layers
 from rl.learner.ranks.shards import start_writing, take_apart
-from rl.learner.ranks.world import Place, World
-from rl.learner.scoring import ScoringModule
+from rl.learner.ranks.world import Place, Root, World
 
 Item = TypeVar("Item")
 
 
-def divide(root: ScoringModule, mesh: DeviceMesh, dtype: torch.dtype) -> None:
-    """Divide the parameters of a scoring module, layer by layer and then the rest, in place.
+def divide(root: Root, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    """Divide the parameters of a module, layer by layer and then the rest, in place.
 
     Args:
         root: the module.
@@ -38,16 +37,15 @@ def divide(root: ScoringModule, mesh: DeviceMesh, dtype: torch.dtype) -> None:
     policy = MixedPrecisionPolicy()
     if dtype != torch.float32:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    trunks = [root.trunk, *([root.value_trunk] if root.value_trunk is not None else [])]
-    for layer in (layer for trunk in trunks for layer in decoder_layers(trunk)):
+    for layer in (layer for trunk in root.trunks() for layer in decoder_layers(trunk)):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    if root.value_head is not None:
-        # Values are float32 in every model.
-        fully_shard(root.value_head, mesh=mesh)
+    for part in root.precise():
+        fully_shard(part, mesh=mesh)
     # By default the root's weights stay gathered until a backward pass. After scoring there is
     # none, and an optimizer step would leave the gathered weights as they were.
     fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-    register_fsdp_forward_method(root, "infer")
+    for name in root.also_forward:
+        register_fsdp_forward_method(root, name)
 
 
 class Ranks(World):
@@ -88,9 +86,8 @@ class Ranks(World):
         self._mesh: DeviceMesh = init_device_mesh(device.type, (size,))
         self._dtype = dtype
 
-    def shard(self, root: nn.Module) -> None:
-        """Divide the parameters of a scoring module among the ranks."""
-        assert isinstance(root, ScoringModule)
+    def shard(self, root: Root) -> None:
+        """Divide the parameters of a module among the ranks."""
         divide(root, self._mesh, self._dtype)
 
     def gather(self, value: Item) -> list[Item]:

@@ -22,6 +22,21 @@ Place = tuple[Keys, tuple[int, ...]]
 """The keys that lead to a tensor, and its complete shape."""
 
 
+class Root(nn.Module):
+    """A module through which all forward passes go, so that ranks can divide its parameters."""
+
+    also_forward: tuple[str, ...] = ()
+    """Names of methods, besides ``forward``, that compute with the parameters."""
+
+    def trunks(self) -> list[nn.Module]:
+        """The transformers, whose layers are divided one by one."""
+        raise NotImplementedError
+
+    def precise(self) -> list[nn.Module]:
+        """Modules that compute in the type of their weights, whatever the model's is."""
+        return []
+
+
 def nothing() -> None:
     """Do nothing: there is nothing to wait for."""
 
@@ -38,7 +53,7 @@ class World:
     size = 1
     """Number of ranks."""
 
-    def shard(self, root: nn.Module) -> None:
+    def shard(self, root: Root) -> None:
         """Divide the parameters of ``root`` among the ranks, in place. Collective."""
 
     def gather(self, value: Item) -> list[Item]:

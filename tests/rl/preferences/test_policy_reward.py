@@ -14,7 +14,7 @@ from rl.data.comparisons import Pair, TokenComparison
 from rl.learner.settings import OptimizerConfig
 from rl.preferences.losses import dpo_loss
 from rl.preferences.policy_reward import PolicyReward
-from rl.preferences.updater import PreferenceUpdater
+from rl.preferences.updater import PreferenceUpdater, anchored
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, max_grad_norm=1e9)
 
@@ -65,14 +65,15 @@ def direct(model, reference, comparison, reduction):
 def test_a_step_equals_a_direct_implementation(make_model, comparisons, reduction, max_tokens):
     model, reference = make_model(0, torch.float64), make_model(0, torch.float64)
     learner = PreferenceUpdater(PolicyReward(model, 0.3, reduction), OPTIMIZER, max_tokens)
-    anchored = learner.anchored(comparisons)
+    rewards = learner.rewards([s for c in comparisons for s in c.segments])
+    relative = anchored(comparisons, rewards)
     # Somewhere else than at the reference, so that log-ratios are not 0.
     moved = make_model(1, torch.float64).state_dict()
     model.load_state_dict({k: 0.7 * v + 0.3 * moved[k] for k, v in model.state_dict().items()})
     plain = copy.deepcopy(model)
     kept = []
     learner.optimizer.step = lambda: kept.extend(p.grad.clone() for p in model.parameters())
-    metrics = learner.update(anchored)
+    metrics = learner.update(relative)
     loss = sum(direct(plain, reference, c, reduction) for c in comparisons) / len(comparisons)
     loss.backward()
     assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-10)

@@ -16,7 +16,7 @@ from rl.errors import RunFailure
 from rl.learner.settings import OptimizerConfig
 from rl.preferences.losses import bradley_terry, ranking_loss
 from rl.preferences.reward_model import RewardModel
-from rl.preferences.updater import PreferenceUpdater
+from rl.preferences.updater import PreferenceUpdater, anchored
 
 OPTIMIZER = OptimizerConfig(lr=1e-2, max_grad_norm=1e9)
 
@@ -119,12 +119,12 @@ def test_text_after_an_answer_is_not_read(rewarder, comparisons):
 def test_rewards_relative_to_the_reference_start_at_log_2(rewarder, comparisons):
     plain = [comparisons[i] for i in (0, 1, 3)]
     learner = PreferenceUpdater(rewarder, OPTIMIZER)
-    anchored = learner.anchored(plain)
-    metrics = learner.update(anchored)
+    relative = anchored(plain, learner.rewards([s for c in plain for s in c.segments]))
+    metrics = learner.update(relative)
     assert metrics["margin"] == pytest.approx(0, abs=1e-12)
     # The second prompt's tie leaves two pairs of three.
     assert metrics["loss"] == pytest.approx((2 + 2 / 3) / 3 * math.log(2), abs=1e-12)
-    assert learner.update(anchored)["loss"] < metrics["loss"]
+    assert learner.update(relative)["loss"] < metrics["loss"]
 
 
 def test_a_new_head_scores_zero_and_learns(make_model, comparisons):

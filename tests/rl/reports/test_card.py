@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from rl.credit.algorithms import algorithm_names
-from rl.preferences.config import DPOConfig
 from rl.reports.card import CARD, PAPERS, card_text, write_card
 from rl.run.folder import RunFolder
 from rl.run.training_log import TrainingLog
+from rl.settings.finetuning import DPOConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.recipes import RECIPES
 from rl.settings.train import PRESETS, TrainConfig

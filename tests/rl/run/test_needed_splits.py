@@ -9,9 +9,9 @@ import pytest
 from rl.errors import UsageError
 from rl.run.splits import check_splits, tasks_to_play
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.finetuning import SFTConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.parsing.plain import to_plain
-from rl.settings.sft import SFTConfig
 from rl.settings.train import PRESETS, TrainConfig
 from rl.train import main
 

@@ -13,9 +13,9 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.errors import UsageError
 from rl.replay import ReplayConfig
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.finetuning import SFTConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.run import as_lines, run_path
-from rl.settings.sft import SFTConfig
 from rl.settings.train import PRESETS, TrainConfig
 from rl.status import StatusConfig
 

@@ -16,9 +16,9 @@ from rl.errors import RunFailure, UsageError
 from rl.run.folder import read_jsonl
 from rl.run.process.command import run_command
 from rl.settings.evaluate import EvaluateConfig
+from rl.settings.finetuning import SFTConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.run import as_lines
-from rl.settings.sft import SFTConfig
 from rl.settings.train import PRESETS, TrainConfig
 from rl.tracking import Callback, RunInfo, register_callback, register_sink
 from rl.tracking.callback import CALLBACKS, make_callbacks

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from ranked_cases import CASES, Case, episodes, save_models
+from transformers import AutoConfig
 
 import rl.run.trainer
 from agents.torch_thread import TorchThread
@@ -80,6 +81,7 @@ async def test_bfloat16_is_near_one_process_and_its_checkpoint_continues_exactly
         found = await (await learner.weights(1)).tensors()
         assert {x.dtype for x in found.values()} == {torch.bfloat16}
         await learner.save(tmp_path / "c", resumable=True)
+        assert AutoConfig.from_pretrained(tmp_path / "c").dtype == torch.bfloat16
         second = await learner.update(groups, 2)
         await learner.load(tmp_path / "c")
         assert await learner.update(groups, 2) == second
