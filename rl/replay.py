@@ -99,6 +99,7 @@ def config_of(run: Path) -> TrainConfig:
         UsageError: the folder holds no run.
     """
     settings = read_run(str(run), "run") | {"resume": "auto", "out": str(run)}
+    settings["backup"] = ""  # The run's own folder is repeated, and nothing is copied.
     words = [f"{key}={value}" for key, value in settings.items()]
     return parse(TrainConfig, words, command="python -m rl.replay", presets=PRESETS)
 

@@ -20,7 +20,7 @@ from rl.errors import RunFailure, UsageError
 from rl.files import discard_if_refused, write_stdout
 from rl.learner.ranks.restarts import with_restarts
 from rl.run.folder import RunFolder, When
-from rl.run.process.activity import LEARNER, OPEN, Activities
+from rl.run.process.activity import CLOSE, LEARNER, OPEN, Activities
 from rl.run.process.closing import exit_process, run_in_time
 from rl.run.process.command import INTERRUPTED, run_command
 from rl.run.process.host import COMMAND, Host
@@ -260,11 +260,7 @@ async def _validate(trainer: Trainer, interrupt: Interrupt) -> dict[str, float]:
 
 
 async def _end(
-    trainer: Trainer,
-    interrupt: Interrupt,
-    outcome: Outcome,
-    title: str,
-    tracker: Tracker,
+    trainer: Trainer, interrupt: Interrupt, outcome: Outcome, title: str, tracker: Tracker
 ) -> None:
     """Finish a run: test the best weights, or save a stopped run, and write the result."""
     from rl.reports.card import write_card
@@ -295,6 +291,8 @@ async def _end(
     # Again: the result, the curve and the best validation's metrics are written now.
     write_card(trainer.folder.checkpoints / "best", trainer.folder.path)
     tracker.finish(result, images)
+    with trainer.runtime.activities.doing(LEARNER, "the backup", CLOSE):
+        await trainer.checkpoints.back_up()
 
 
 def _result(

@@ -27,7 +27,7 @@ COMMANDS: dict[str, type[Any]] = {
 _CHOICES = ("env", "model", "algo", "algo.advantage", "algo.surrogate", "policy", "log")
 """Settings on which the defaults of other settings depend."""
 _ALWAYS = ("env", "model", "algo")
-_OF_THE_MACHINE = ("resume", "dry_run", "out")
+_OF_THE_MACHINE = ("resume", "dry_run", "out", "backup")
 
 
 @dataclass(frozen=True)

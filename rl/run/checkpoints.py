@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from agents.torch_thread import TorchThread
-from rl.errors import UsageError
+from rl.errors import RunFailure, UsageError
 from rl.learner.checkpoint import TRAINER_STATE, tidy
 from rl.learner.seam import Learner, SavesMeanwhile
+from rl.run.backup import Backup
 
 logger = logging.getLogger(__name__)
 KEPT_CHECKPOINTS = 2
@@ -25,14 +26,21 @@ class Checkpoints:
         folder: the folder that has them.
         learner: the learner that writes and loads them.
         thread: the thread that deletes old ones.
+        backup: the copy of the run's folder, or None.
     """
 
-    def __init__(self, folder: Path, learner: Learner, thread: TorchThread) -> None:
+    def __init__(
+        self, folder: Path, learner: Learner, thread: TorchThread, backup: Backup | None = None
+    ) -> None:
         self._folder = folder
         self._learner = learner
         self._thread = thread
         self._writing: asyncio.Future[None] | None = None
         """The checkpoint that the learner writes while the run goes on."""
+        self._backup = backup
+        self._copying: asyncio.Task[None] | None = None
+        self._copied: Path | None = None
+        """The checkpoint that is being copied, which must not be deleted."""
 
     def path(self, step: int) -> Path:
         """The checkpoint of a step."""
@@ -63,7 +71,7 @@ class Checkpoints:
             self._writing = asyncio.ensure_future(self._finish(written))
         else:
             await self._learner.save(path, state, resumable=True)
-            await self._tidy()
+            await self._saved()
 
     async def settle(self, *, wait: bool = True) -> None:
         """Wait until the last checkpoint is written, or only look whether it failed.
@@ -80,6 +88,21 @@ class Checkpoints:
         if self._writing is not None:
             await asyncio.wait([self._writing])
             self._writing.exception()
+        if self._copying is not None:
+            await self._copying
+
+    async def back_up(self) -> None:
+        """Bring the backup up to date at the end of the run, if there is one.
+
+        Raises:
+            RunFailure: it cannot be.
+        """
+        if self._backup is None:
+            return
+        if self._copying is not None:
+            await self._copying
+        newest = self.complete()[-1:]
+        await asyncio.to_thread(self._backup.copy, newest[0] if newest else None)
 
     async def load_newest(self) -> dict[str, Any] | None:
         """Load the newest usable checkpoint into the learner, and return the trainer's state.
@@ -115,7 +138,21 @@ class Checkpoints:
 
     async def _finish(self, written: Awaitable[None]) -> None:
         await written
-        await self._tidy()
+        await self._saved()
 
-    async def _tidy(self) -> None:
-        await self._thread.do(tidy, self._folder, self.complete()[:-KEPT_CHECKPOINTS])
+    async def _saved(self) -> None:
+        """Delete old checkpoints, and begin to copy the new one unless one is being copied."""
+        old = [path for path in self.complete()[:-KEPT_CHECKPOINTS] if path != self._copied]
+        await self._thread.do(tidy, self._folder, old)
+        if self._backup is not None and self._copied is None:
+            self._copied = self.complete()[-1]
+            self._copying = asyncio.create_task(self._copy(self._backup, self._copied))
+
+    async def _copy(self, backup: Backup, checkpoint: Path) -> None:
+        try:
+            await asyncio.to_thread(backup.copy, checkpoint)
+        except RunFailure as error:
+            # The run goes on: it is whole here, and the next checkpoint tries again.
+            logger.warning("%s; the next checkpoint is copied again", error)
+        finally:
+            self._copied = None

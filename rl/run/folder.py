@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,9 @@ from rl.settings.parsing.files import flatten, read_run
 from rl.settings.parsing.plain import to_plain
 from rl.settings.train import TrainConfig
 
+if TYPE_CHECKING:
+    from rl.run.backup import Backup
+
 logger = logging.getLogger(__name__)
 MAY_CHANGE = (
     "steps",
@@ -67,6 +70,7 @@ MAY_CHANGE = (
     "close_s",
     "resume",
     "out",
+    "backup",
     "device",
     "threads",
     "learner",
@@ -101,8 +105,8 @@ class RunFolder:
         config: the run's settings.
 
     Raises:
-        UsageError: the folder holds a run and ``config.resume`` is "no", the folder's run has
-            other settings, or the folder cannot be created.
+        UsageError: the folder or its backup holds a run and ``config.resume`` is "no", the run has
+            other settings, the folder cannot be created, or the backup cannot be used.
     """
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
@@ -114,6 +118,8 @@ class RunFolder:
         """Logs of servers that the run starts."""
         self.changes: list[str] = []
         """Settings that changed when the run was resumed, such as ``steps=80 (before: 60)``."""
+        self.backup = _brought(config, path)
+        """The copy of the folder elsewhere, or None."""
         if self.metrics_path.exists() or any(self.checkpoints.glob("step-*")):
             if config.resume == "no":
                 raise UsageError(
@@ -362,3 +368,14 @@ def _commit(home: Path) -> str | None:
         timeout=10,
     )
     return done.stdout.strip() or None
+
+
+def _brought(config: TrainConfig, folder: Path) -> Backup | None:
+    """The backup of a run's folder, which is fetched if it has a checkpoint and the folder none."""
+    if not config.backup:
+        return None
+    from rl.run.backup import Backup  # loads torch
+
+    backup = Backup(config.backup, folder)
+    backup.bring(resume=config.resume != "no")
+    return backup

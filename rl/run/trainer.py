@@ -98,7 +98,9 @@ class Trainer:
         self._curriculum_state = self.curriculum.state_dict()
         """The curriculum's state after the last update."""
         self._ptx_data: list[Segment] = []
-        self.checkpoints = Checkpoints(folder.checkpoints, runtime.learner, runtime.thread)
+        self.checkpoints = Checkpoints(
+            folder.checkpoints, runtime.learner, runtime.thread, folder.backup
+        )
         self._thread = runtime.thread
         self._resources = AsyncExitStack()
 

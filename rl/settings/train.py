@@ -146,6 +146,10 @@ class TrainConfig(TrackingConfig, RunConfig):
     resume: Literal["no", "auto"] = "no"
     """auto: continue from the newest checkpoint in out, if there is one. A run's folder: continue
     that run with its own settings, as in python -m rl.train resume=FOLDER."""
+    backup: str = ""
+    """Where a copy of the run's folder is kept: a folder or a URL of fsspec, such as
+    s3://bucket/run. It is brought up to date after each checkpoint and at the end. With
+    resume=auto, a run whose folder is gone continues from it, also on another machine."""
     save_every: int = 20
     """Number of steps between checkpoints. The last step is always saved."""
     keep_episodes: int = 0
