@@ -1,12 +1,14 @@
 """A run on a real Ray cluster of this machine."""
 
 import asyncio
+import json
 import os
 import signal
 
 import pytest
 from ranked_cases import CASES, episodes, save_models
 
+import rl.dpo
 import rl.run.trainer
 from agents.torch_thread import TorchThread
 from rl.learner.ranks.learner import open_ranks
@@ -173,3 +175,20 @@ async def _free_cpus():
             break
         await asyncio.sleep(0.2)
     return free
+
+
+def test_preferences_are_learned_by_ranks_on_ray(toy_model, tmp_path, capfd):
+    """As by one process here; the command starts Ray and ends it."""
+    data = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": f"0{i % 3}", "chosen": str(i % 3), "rejected": "1"} for i in (0, 2, 3, 5)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"model={toy_model}", f"data={data}", "steps=2", "held_out=0.5", "optimizer.lr=1e-3"]
+    results = []
+    for name, more in (("here", []), ("ray", ["cluster=ray", "learner.ranks=2"])):
+        assert rl.dpo.main([*words, f"out={tmp_path / name}", *more]) == 0
+        results.append(json.loads(capfd.readouterr().out.splitlines()[-1]))
+    here, on_ray = results
+    assert on_ray["last_loss"] == pytest.approx(here["last_loss"], rel=1e-5)
+    assert on_ray["last_loss"] < on_ray["first_loss"]
+    assert (tmp_path / "ray" / "checkpoints" / "last" / "model.safetensors").is_file()
+    assert not ray.is_initialized()
