@@ -164,15 +164,22 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def read_trained_state(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
+def read_trained_state(
+    folder: Path, model: PreTrainedModel, dtype: torch.dtype
+) -> dict[str, Tensor]:
     """The :func:`~rl.learner.lora.trained_state` of ``model`` that is saved in ``folder``.
+
+    Args:
+        folder: the checkpoint.
+        model: the model, which is not changed.
+        dtype: the type of the weights. An adapter has its own.
 
     Raises:
         ValueError: the weights cannot be read, or belong to another model.
     """
     if is_adapted(model):
         return read_adapter(folder, model)
-    return load_model(folder, dtype=model.dtype).state_dict()
+    return load_model(folder, dtype=dtype).state_dict()
 
 
 def _siblings(folder: Path) -> tuple[Path, Path]:

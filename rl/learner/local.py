@@ -108,10 +108,12 @@ class LocalLearner:
 
     def __init__(self, spec: LearnerSpec, host: Host, world: World = SOLO) -> None:
         self._world = world
-        # Ranks keep trained weights in float32, and compute in the spec's type.
-        stored = "float32" if world.size > 1 and not spec.lora.rank else spec.dtype
-        self.model = load_policy_model(replace(spec, dtype=stored))
-        self.facts = replace(facts_of(self.model), dtype=spec.dtype)
+        # Ranks divide the model layer by layer on its way to their devices, where it may not fit.
+        where = spec.device if world.size == 1 else "cpu"
+        self.model = load_policy_model(replace(spec, device=where))
+        self.facts = facts_of(self.model)
+        if world.size > 1:
+            self.facts = replace(self.facts, device=spec.device)
         self.version = 0
         self._saving = Saving(self.model, world, getattr(torch, spec.dtype))
         self._spec = spec
@@ -299,7 +301,7 @@ class LocalLearner:
     def _read(self, folder: Path) -> dict[str, Tensor]:
         if not folder.is_dir():
             raise ValueError(f"{folder} is gone")
-        weights = read_trained_state(folder, self.model)
+        weights = read_trained_state(folder, self.model, getattr(torch, self._spec.dtype))
         if not all(weight.isfinite().all() for weight in weights.values()):
             raise ValueError(f"the weights in {folder} are not finite")
         return weights

@@ -109,9 +109,9 @@ class LocalPreferences(Generic[T_contra]):
         on_progress: Callable[[], None] = nothing,
     ) -> None:
         config, dtype = spec.config, getattr(torch, spec.dtype)
-        # Ranks keep trained weights in float32, and compute in the spec's type.
-        stored = torch.float32 if world.size > 1 else dtype
-        model = load_model(config.model, device=spec.device, dtype=stored)
+        # Ranks divide the model layer by layer on its way to their devices, where it may not fit.
+        where = spec.device if world.size == 1 else "cpu"
+        model = load_model(config.model, device=where, dtype=dtype)
         self.context_window: int = model.config.max_position_embeddings
         shared: Any = {"memory": config.memory, "packing": config.packing}
         train: Any = PreferenceUpdater

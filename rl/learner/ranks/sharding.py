@@ -29,23 +29,38 @@ Item = TypeVar("Item")
 def divide(root: Root, mesh: DeviceMesh, dtype: torch.dtype) -> None:
     """Divide the parameters of a module, layer by layer and then the rest, in place.
 
+    Each layer moves to the rank's device, which keeps its part only. A model that is larger than
+    the device can therefore be on the host.
+
     Args:
         root: the module.
         mesh: the ranks.
-        dtype: the type in which the model computes.
+        dtype: the type in which the model computes. If it is not float32, weights become float32.
     """
-    policy = MixedPrecisionPolicy()
-    if dtype != torch.float32:
+    policy, mixed = MixedPrecisionPolicy(), dtype != torch.float32
+    if mixed:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for layer in (layer for trunk in root.trunks() for layer in decoder_layers(trunk)):
+        if mixed:
+            _make_precise(layer)
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     for part in root.precise():
         fully_shard(part, mesh=mesh)
+    if mixed:
+        _make_precise(root)
     # By default the root's weights stay gathered until a backward pass. After scoring there is
     # none, and an optimizer step would leave the gathered weights as they were.
     fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     for name in root.also_forward:
         register_fsdp_forward_method(root, name)
+
+
+@torch.no_grad()
+def _make_precise(module: nn.Module) -> None:
+    """Make the weights of a module that are not divided yet float32, in place."""
+    for x in (*module.parameters(), *module.buffers()):
+        if x.is_floating_point() and not isinstance(x, DTensor):
+            x.data = x.data.float()
 
 
 class Ranks(World):

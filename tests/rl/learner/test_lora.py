@@ -157,7 +157,7 @@ def test_a_learner_resumes_bit_for_bit(make_model, groups, tmp_path):
     other = adapted(make_model(), seed=9)
     resumed = Updater(other, PPO, FAST).seeded(2)
     resumed.load_state_dict(state)
-    load_trained_state(other, read_trained_state(tmp_path / "saved", other))
+    load_trained_state(other, read_trained_state(tmp_path / "saved", other, other.dtype))
     resumed.update(groups)
     torch.testing.assert_close(trained_state(other), trained_state(model), rtol=0, atol=0)
 
@@ -256,7 +256,7 @@ def test_an_adapter_of_another_model_is_refused(saved, make_model):
     _, model, folder = saved
     other = adapted(make_model(), LoraConfig(rank=2))
     with pytest.raises(ValueError, match="is the adapter of another model: it differs by base_mo"):
-        read_trained_state(folder, other)
+        read_trained_state(folder, other, other.dtype)
     path = folder / "adapter_model.safetensors"
     weights = {name: weight.clone() for name, weight in load_file(path).items()}
     weights.popitem()
@@ -265,7 +265,7 @@ def test_an_adapter_of_another_model_is_refused(saved, make_model):
         load_model(folder)
     path.write_bytes(b"nothing")
     with pytest.raises(ValueError, match="cannot be read"):
-        read_trained_state(folder, model)
+        read_trained_state(folder, model, model.dtype)
     (folder / "adapter_config.json").write_text(json.dumps({"r": 4}))
     with pytest.raises(ValueError, match="names no base model"):
         load_model(folder)

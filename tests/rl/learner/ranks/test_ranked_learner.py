@@ -14,8 +14,9 @@ from transformers import AutoConfig
 
 import rl.run.trainer
 from agents.torch_thread import TorchThread
-from rl.learner.local import open_local
+from rl.learner.local import LocalLearner, open_local
 from rl.learner.ranks.learner import check_ranks, open_ranks
+from rl.learner.ranks.world import World
 from rl.learner.seam import Experience, Host, LearnerLost
 from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.run.folder import read_jsonl
@@ -201,3 +202,17 @@ def test_a_run_without_restarts_ends_in_one_line(words, tmp_path, monkeypatch, c
     assert main(words(tmp_path / "run", **settings)) == 1
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "error: rank 0 of the learner ended with exit code -9"
+
+
+def test_a_rank_loads_the_model_on_the_host(tmp_path):
+    """Whose parts move to a GPU that may be too small for the model; this machine has none."""
+
+    class OneOfTwo(World):
+        size = 2
+
+    save_models(tmp_path)
+    spec = replace(CASES["grpo"].spec(tmp_path), device="cuda:1", dtype="bfloat16", training=None)
+    learner = LocalLearner(spec, host([]), OneOfTwo())
+    assert {p.device.type for p in learner.model.parameters()} == {"cpu"}
+    assert {p.dtype for p in learner.model.parameters()} == {torch.bfloat16}
+    assert (learner.facts.device, learner.facts.dtype) == ("cuda:1", "bfloat16")
