@@ -29,7 +29,10 @@ from rl.settings.run import RunConfig, run_path
 
 LABELLED, RESULT, CONFIG = "steps.jsonl", "result.json", "config.json"
 """Names of the files in the folder."""
-MAY_CHANGE = ("out", "at_once", "threads", "device", "close_s", "episode_timeout_s", "dry_run")
+MAY_CHANGE = (
+    *("out", "at_once", "threads", "device", "cluster", "close_s", "episode_timeout_s"),
+    "dry_run",
+)
 """Settings that may change when a stopped command resumes."""
 
 

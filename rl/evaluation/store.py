@@ -33,9 +33,10 @@ _WITHOUT_EFFECT = {
     *("out", "json", "k", "compare", "reward_model", "suite", "tasks", "episodes", "callbacks"),
     *("device", "threads", "dry_run", "episode_timeout_s", "close_s", "allow_unsafe"),
     *("sampling.slots", "policy.timeout_s", "policy.deadline_s", "policy.concurrent"),
-    *("policy.key_env", "policy.cache_gb", "log"),
+    *("policy.key_env", "policy.cache_gb", "log", "cluster"),
 }
-"""Settings on which no single episode depends. All settings ``log.KEY`` belong to them as well."""
+"""Settings on which no single episode depends. All settings ``log.KEY`` and ``cluster.KEY`` belong
+to them as well."""
 _WEIGHTS = (".safetensors", ".bin", ".json")
 
 _WORDS = re.compile(r"[\s,;:=]+")
@@ -164,7 +165,7 @@ def identity(config: EvaluateConfig) -> dict[str, str]:
     kept = {
         key: str(value)
         for key, value in values.items()
-        if key not in _WITHOUT_EFFECT and not key.startswith("log.")
+        if key not in _WITHOUT_EFFECT and not key.startswith(("log.", "cluster."))
     }
     kept["model files"] = _state_of(Path(config.model).expanduser())
     if files := _state_of_files(kept):

@@ -22,6 +22,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rl.errors import UsageError
 from rl.evaluation.measures import Sample
@@ -104,9 +105,13 @@ def _tables(path: str) -> dict[str, dict[str, str]]:
 def _given(config: EvaluateConfig) -> Iterator[tuple[str, str]]:
     """Keys and values of the settings that differ from their defaults."""
     defaults = as_values(to_plain(EvaluateConfig()))
-    for choice in (config.policy, config.log):
+    choices: dict[str, Any] = {
+        "policy": config.policy,
+        "log": config.log,
+        "cluster": config.cluster,
+    }
+    for prefix, choice in choices.items():
         if dataclasses.is_dataclass(choice.settings):
-            prefix = "policy" if choice is config.policy else "log"
             options = dataclasses.fields(choice.settings)
             defaults |= {f"{prefix}.{option.name}": option.default for option in options}
     for key, value in as_values(to_plain(config)).items():

@@ -43,16 +43,12 @@ class Servers:
 
 def ranks_of(config: RunSettings) -> int:
     """Number of processes of the run's learner, each with a GPU."""
-    from rl.settings.train import TrainConfig
-
-    return config.learner.settings.ranks if isinstance(config, TrainConfig) else 1
+    return config.effective_learner.settings.ranks
 
 
 def on_cluster(config: RunSettings) -> bool:
     """Whether a cluster places the run's processes, instead of this machine."""
-    from rl.settings.train import TrainConfig
-
-    return isinstance(config, TrainConfig) and config.cluster.name != "local"
+    return config.cluster.name != "local"
 
 
 def visible_gpus() -> list[str]:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from agents.completion import SamplingParams
     from agents.policy import Policy
     from agents.torch_thread import TorchThread
+    from rl.cluster.settings import ClusterChoice
     from rl.learner.seam import Learner, LearnerSpec
+    from rl.learner.settings import LearnerChoice
     from rl.settings.groups import SamplingConfig
     from rl.settings.lora import LoraConfig
 
@@ -62,6 +64,16 @@ class RunSettings(Protocol):
     @property
     def episode_timeout_s(self) -> float:
         """Maximum seconds of an episode."""
+        ...
+
+    @property
+    def cluster(self) -> ClusterChoice:
+        """Where the run's processes are."""
+        ...
+
+    @property
+    def effective_learner(self) -> LearnerChoice:
+        """The learner of the run's model."""
         ...
 
     @property

@@ -132,18 +132,17 @@ class VLLM(ServerEngine):
 
     def _check_transfer(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
         """Reject settings with which vLLM's own transfer of weights is impossible."""
-        from rl.settings.train import TrainConfig
-
         setting = f"policy.transfer ({self.transfer})"
         if lora.rank:
             raise UsageError(
                 f"{setting} must be files with lora.rank ({lora.rank}): an adapter is transferred "
                 "as files"
             )
-        if isinstance(config, TrainConfig) and not config.learner.in_process:
+        learner = config.effective_learner
+        if not learner.in_process:
             raise UsageError(
-                f"{setting} must be files with learner={config.learner.name}, "
-                f"learner.ranks={config.learner.settings.ranks}: vLLM's transfer sends the "
+                f"{setting} must be files with learner={learner.name}, "
+                f"learner.ranks={learner.settings.ranks}: vLLM's transfer sends the "
                 "tensors of a model in this process"
             )
         if device.type != "cuda":

@@ -16,7 +16,6 @@ from rl.errors import UsageError
 from rl.learner.model import check_model
 from rl.learner.registration import opening_of
 from rl.learner.seam import Host, Learner, LearnerSpec, TrainingSpec
-from rl.learner.settings import LOCAL
 from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import at_end
 from rl.runtime.model import dtype_of, load_tokenizer
@@ -37,10 +36,9 @@ async def open_learner(
     stack: AsyncExitStack,
 ) -> Learner:
     """Open the configured learner. ``stack`` closes it within ``close_s``."""
-    choice = config.learner if isinstance(config, TrainConfig | SFTConfig) else LOCAL
     host = Host(thread, lambda: activities.progressed("a micro-batch"))
     with activities.doing(LEARNER, f"the model {spec.model}", OPEN):
-        learner = await opening_of(choice, cluster)(spec, host)
+        learner = await opening_of(config.effective_learner, cluster)(spec, host)
     await stack.enter_async_context(
         at_end(learner.close, "the learner", activities, config.close_s)
     )

@@ -18,7 +18,7 @@ from agents.completion import SamplingParams
 from agents.policy import Observable, Policy, Serving, Sleeper
 from agents.renderer import Renderer
 from agents.torch_thread import TorchThread
-from rl.cluster.cluster import THIS_MACHINE, Cluster
+from rl.cluster.cluster import Cluster
 from rl.cluster.opening import open_cluster
 from rl.errors import UsageError
 from rl.external.collector import make_collector
@@ -259,9 +259,7 @@ async def _open_cluster(
     config: RunConfig, device: torch.device, activities: Activities, stack: AsyncExitStack
 ) -> Cluster:
     """Reserve room for the run's processes. ``stack`` frees it within ``close_s``."""
-    if not isinstance(config, TrainConfig | SFTConfig):
-        return THIS_MACHINE
-    ranks = config.learner.settings.ranks
+    ranks = config.effective_learner.settings.ranks
     gpus = [int(device.type == "cuda")] * (ranks if ranks > 1 else 0)
     servers = config.policy.settings.gpus_of_servers(device.type)
     with activities.doing(LEARNER, f"the cluster {config.cluster.name}", OPEN):

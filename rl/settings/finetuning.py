@@ -41,10 +41,6 @@ class SFTConfig(TrackingConfig, RunConfig):
     """The learner, which computes updates. "local" computes them in this process, or in
     learner.ranks processes; plug-ins add other learners. A rank that is lost ends the command,
     whatever learner.restarts is: the model is saved at the end only."""
-    cluster: ClusterChoice = field(default_factory=left_out, metadata={"choice": CLUSTER})
-    """Where the run's processes are: "local", all on this machine; "ray", where Ray places the
-    learner's ranks and the policy's servers; or "join", where torchrun or Slurm starts the ranks.
-    cluster.KEY sets its options."""
     micro_batch_tokens: int = 4096
     """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
     packing: bool = True
@@ -63,6 +59,11 @@ class SFTConfig(TrackingConfig, RunConfig):
         super().__post_init__()
         at_least(0, self, "test_tasks", "max_seconds")
         at_least(1, self, "steps", "batch_size", "demonstrations", "micro_batch_tokens")
+
+    @property
+    def effective_learner(self) -> LearnerChoice:
+        """The learner of the run's model."""
+        return self.learner
 
 
 @dataclass(frozen=True, kw_only=True)

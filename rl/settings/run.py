@@ -9,7 +9,9 @@ from typing import Literal
 from agents.completion import SamplingParams
 from agents.context.settings import ContextConfig
 from envs.user_files import short_name
+from rl.cluster.settings import CLUSTER, ClusterChoice
 from rl.errors import UsageError
+from rl.learner.settings import LOCAL, LearnerChoice
 from rl.policies.engine import PolicyChoice
 from rl.policies.partner import PartnerChoice
 from rl.run.process.cores import usable_cores
@@ -85,6 +87,10 @@ class RunConfig(ModelConfig):
     """How messages become a prompt."""
     sampling: SamplingConfig = field(default_factory=left_out)
     """Sampling by the policy."""
+    cluster: ClusterChoice = field(default_factory=left_out, metadata={"choice": CLUSTER})
+    """Where the run's processes are: "local", all on this machine; "ray", where Ray places the
+    learner's ranks and the policy's servers; or "join", where torchrun or Slurm starts the ranks.
+    cluster.KEY sets its options."""
     context_length: int = 0
     """Maximum number of tokens in an episode (with context.compact, in one of its contexts); 0 for
     the model's own window."""
@@ -129,6 +135,11 @@ class RunConfig(ModelConfig):
                 f"env.split ({split!r}) must be left at 'train': a command takes each split where "
                 "it belongs"
             )
+
+    @property
+    def effective_learner(self) -> LearnerChoice:
+        """The learner of the run's model: without training, that of this process."""
+        return LOCAL
 
     @property
     def sampling_params(self) -> SamplingParams:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from agents.completion import SamplingParams
 from envs.token_budget import budget_kinds
-from rl.cluster.settings import CLUSTER, ClusterChoice
 from rl.credit.algorithm import Algorithm
 from rl.credit.algorithms import algorithm_names, find_algorithm
 from rl.credit.corrections import correction_kinds
@@ -123,10 +122,6 @@ class TrainConfig(TrackingConfig, RunConfig):
     learner: LearnerChoice = field(default_factory=left_out, metadata={"choice": LEARNER})
     """The learner, which computes updates. "local" computes them in this process, or in
     learner.ranks processes; plug-ins add other learners."""
-    cluster: ClusterChoice = field(default_factory=left_out, metadata={"choice": CLUSTER})
-    """Where the run's processes are: "local", all on this machine; "ray", where Ray places the
-    learner's ranks and the policy's servers; or "join", where torchrun or Slurm starts the ranks.
-    cluster.KEY sets its options."""
     micro_batch_tokens: int = 4096
     """Tokens of a forward pass of the learner, padding included; the loss does not depend on it."""
     packing: bool = True
@@ -229,6 +224,11 @@ class TrainConfig(TrackingConfig, RunConfig):
             raise ValueError(
                 "deterministic needs staleness=0: otherwise timing orders the episodes"
             )
+
+    @property
+    def effective_learner(self) -> LearnerChoice:
+        """The learner of the run's model."""
+        return self.learner
 
     @property
     def sampling_params(self) -> SamplingParams:

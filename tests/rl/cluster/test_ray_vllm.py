@@ -1,5 +1,6 @@
 """Learner and real vLLM servers on another machine, by one command, which survives faults there."""
 
+import json
 import os
 import signal
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import rl.eval
 import rl.run.trainer
 from benchmarks.serving.chaos import disturbed
 from benchmarks.serving.chaos_cluster import CLUSTER
@@ -58,6 +60,14 @@ def test_a_run_with_ranks_and_servers_there_survives_a_killed_server(words, tmp_
         settings = TINY | SETTINGS | SERVED | there
         assert main(words(tmp_path / "run", **settings, **{"policy.python": python})) == 0
         assert not servers_there()
+        # The servers of an evaluation are there as well.
+        played = SERVED | there | {"policy.python": python, "policy.replicas": 1}
+        played |= {"env": "toy-copy", "model": tmp_path / "run", "tasks": 8, "out": tmp_path / "ev"}
+        assert rl.eval.main([f"{key}={value}" for key, value in played.items()]) == 0
+        assert not servers_there()
+    [log] = (tmp_path / "ev" / "logs").glob("*.log")
+    assert THERE in log.read_text()
+    assert json.loads((tmp_path / "ev" / "result.json").read_text())["episodes"] == 8
     assert len(seen) == 2, "each replica is placed once"
     steps = [r for r in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "loss" in r]
     assert [r["step"] for r in steps] == [1, 2, 3, 4]
