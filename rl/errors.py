@@ -7,9 +7,9 @@ from envs.datasets import DatasetUnavailable
 from envs.episode import EnvFailure
 from tools.sandbox.errors import SandboxUnavailable
 
-FAILED, STALLED, UNCLOSED = 1, 75, 76
+FAILED, STALLED, UNCLOSED, INTERRUPTED = 1, 75, 76, 130
 """Exit codes. FAILED: the run failed. STALLED: the run made no progress. UNCLOSED: a component of
-the run did not close."""
+the run did not close. INTERRUPTED: Ctrl-C or SIGTERM stopped the run."""
 
 
 class UsageError(ValueError):
@@ -20,6 +20,8 @@ class RunFailure(RuntimeError):
     """Raised when a run cannot continue; the message gives the full reason."""
 
     exit_code = FAILED
+    asked_to_stop = False
+    """Whether the run had been asked to stop before it failed."""
 
 
 class RunStalled(RunFailure):

@@ -36,11 +36,11 @@ from pathlib import Path
 from typing import Any
 
 from rl.distill import CONVERSATIONS, DistillConfig
-from rl.errors import EXPECTED_ERRORS, FAILED, UsageError
+from rl.errors import EXPECTED_ERRORS, FAILED, INTERRUPTED, UsageError
 from rl.files import make_folder, replace_text, write_stdout
 from rl.judge import JUDGED, JudgeConfig
 from rl.merge import MergeConfig
-from rl.run.process.command import INTERRUPTED, answer, last_words, report
+from rl.run.process.command import answer, last_words, report
 from rl.run.process.interrupt import terminable
 from rl.settings.finetuning import DPOConfig, RewardModelConfig, SFTConfig
 from rl.settings.parsing.command_line import parse

@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl.errors import RunFailure, UsageError
+from rl.errors import INTERRUPTED, RunFailure, UsageError
 from rl.files import discard_if_refused, write_stdout
 from rl.learner.ranks.restarts import with_restarts
 from rl.run.folder import RunFolder, When
 from rl.run.process.activity import CLOSE, LEARNER, OPEN, Activities
 from rl.run.process.closing import exit_process, run_in_time
-from rl.run.process.command import INTERRUPTED, run_command
+from rl.run.process.command import run_command
 from rl.run.process.host import COMMAND, Host
 from rl.run.splits import check_splits, check_warm_start
 from rl.settings.parsing.files import as_values

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TextIO, TypeVar
 
-from rl.errors import EXPECTED_ERRORS, FAILED, RunFailure
+from rl.errors import EXPECTED_ERRORS, FAILED, INTERRUPTED, RunFailure
 from rl.files import write_stderr, write_stdout
 from rl.run.process.cores import bound_spinning
 from rl.run.process.interrupt import terminable
@@ -18,9 +18,6 @@ from rl.settings.models import find_model
 from rl.settings.parsing.command_line import parse
 from rl.settings.run import ModelConfig, as_lines
 from rl.settings.tracking import TrackingConfig
-
-INTERRUPTED = 130
-"""Exit code of a command that a user stopped."""
 
 
 class Runnable(Protocol):

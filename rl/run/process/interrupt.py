@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from rl.errors import RunFailure
 from rl.run.process.activity import CLOSE, Activities
 from rl.run.process.host import COMMAND, Host
 
@@ -80,6 +81,8 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, RunFailure):
+            error.asked_to_stop = self.asked
         self._listening.__exit__(kind, error, trace)
 
     async def unless_asked(

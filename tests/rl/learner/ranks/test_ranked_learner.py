@@ -204,6 +204,34 @@ def test_a_run_without_restarts_ends_in_one_line(words, tmp_path, monkeypatch, c
     assert last == "error: rank 0 of the learner ended with exit code -9"
 
 
+def test_a_scheduler_that_stops_run_and_ranks_starts_no_new_ones(
+    words, tmp_path, monkeypatch, capfd
+):
+    """Slurm's requeue stops all processes of a job, and new ranks would never come."""
+    rollout = rl.run.trainer.Trainer.rollout
+
+    async def stopping(self, step):
+        groups = await rollout(self, step)
+        if step == 3:
+            # The loop learns of the signal after this step of the coroutine.
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(self.learner.processes.pids[0], signal.SIGKILL)
+        return groups
+
+    monkeypatch.setattr(rl.run.trainer.Trainer, "rollout", stopping)
+    out = tmp_path / "run"
+    assert main(words(out, **SETTINGS, **{"learner.ranks": 2})) == 130
+    said = capfd.readouterr().err
+    assert "new ranks continue" not in said
+    assert said.splitlines()[-1] == (
+        "error: rank 0 of the learner ended with exit code -9, after the run was asked to stop: "
+        "resume=auto continues from the newest checkpoint"
+    )
+    monkeypatch.undo()
+    assert main(words(out, **SETTINGS, **{"learner.ranks": 2, "resume": "auto"})) == 0
+    assert [r["step"] for r in lines(out)] == [1, 2, 3]
+
+
 def test_a_rank_loads_the_model_on_the_host(tmp_path):
     """Whose parts move to a GPU that may be too small for the model; this machine has none."""
 
