@@ -52,7 +52,8 @@ class CodeSandboxOptions(RowOptions):
     """Cost of each turn after the first. With hide=constant the second turn is free as well,
     because the first attempt must guess."""
     sandbox: str = "auto"
-    """The sandbox's backend, or the URL of a sandbox server; see ``tools.sandbox.make_sandbox``."""
+    """The sandbox's backend, or the URLs of sandbox servers, separated by commas; see
+    ``tools.sandbox.make_sandbox``."""
     step_timeout_s: float = 600.0
     """Seconds that a step may wait before it fails (EnvFailure, retryable). Many episodes share
     the sandbox, so a step may wait in a queue. ``wall_s`` limits the program itself."""

@@ -65,7 +65,8 @@ class SweMiniOptions(ToolOptions):
     """Text format of calls: "tags", "json" for Hermes's format, or "chat" for the format of the
     model's own chat template."""
     sandbox: str = "auto"
-    """The sandbox's backend, or the URL of a sandbox server; see ``tools.sandbox.make_sandbox``."""
+    """The sandbox's backend, or the URLs of sandbox servers, separated by commas; see
+    ``tools.sandbox.make_sandbox``."""
     step_timeout_s: float = 600.0
     """Seconds that a step may wait before it fails (EnvFailure, retryable). Many episodes share
     the sandbox, so a step may wait in a queue."""

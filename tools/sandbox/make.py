@@ -42,8 +42,9 @@ def make_sandbox(
         backend: "bwrap" or "docker" (isolation "namespaces"), "landlock" ("restricted"),
             "unsafe-local" ("none", for programs that you trust), or "auto" for the first of bwrap,
             docker and landlock that works here. Or "http://HOST:PORT" of another machine that runs
-            ``python -m tools.sandbox serve``. That server decides ``workers``, ``max_sessions``,
-            ``python`` and ``runtime``. Entering the sandbox checks the server's isolation.
+            ``python -m tools.sandbox serve``, or several, separated by commas, which share the
+            work. The servers decide ``workers``, ``max_sessions``, ``python`` and ``runtime``.
+            Entering the sandbox checks their isolation.
         limits: default limits of each run, or None for ``Limits()``.
         min_isolation: weakest isolation to accept. If None, "restricted" for "auto", and the
             backend's own level for a named backend.
@@ -68,7 +69,10 @@ def make_sandbox(
         _check_level(min_isolation)
         # Imported here because it loads aiohttp, which local sandboxes do not need.
         from tools.sandbox.remote.client import RemoteSandbox
+        from tools.sandbox.remote.pool import SandboxPool
 
+        if len(urls := [url.strip() for url in backend.split(",")]) > 1:
+            return SandboxPool(urls, limits, min_isolation=min_isolation, token=token)
         return RemoteSandbox(backend, limits, min_isolation=min_isolation, token=token)
     if token is not None:
         raise ValueError(f"token= is for a server's URL, not for backend={backend!r}")

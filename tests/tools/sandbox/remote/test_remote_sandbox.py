@@ -9,7 +9,7 @@ import time
 import aiohttp
 import pytest
 import pytest_asyncio
-from aiohttp import web
+from served_sandboxes import TOKEN, serving
 
 from tools.builtin.python import PythonTool
 from tools.owner import acting_for
@@ -30,12 +30,10 @@ from tools.sandbox import (
 from tools.sandbox.host import session_permits
 from tools.sandbox.remote import transport, wire
 from tools.sandbox.remote.client import RemoteSandbox
-from tools.sandbox.remote.server import Server
 from tools.sandbox.session import Session
 from tools.tool import ToolContext
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-TOKEN = "a-token-of-some-length"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -43,19 +41,6 @@ async def sandbox():
     """The served sandbox."""
     async with make_sandbox("bwrap", workers=2, max_sessions=6) as made:
         yield made
-
-
-@contextlib.asynccontextmanager
-async def serving(sandbox, *, token=TOKEN, max_waiting=64, max_client_sessions=6, port=0):
-    """A running server: yields its URL and the server."""
-    server = Server(sandbox, token, max_waiting, max_client_sessions)
-    runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.2)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", server
-    finally:
-        await runner.cleanup()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
