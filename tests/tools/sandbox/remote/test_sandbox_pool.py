@@ -18,8 +18,7 @@ from tools.sandbox import (
     SessionOver,
     make_sandbox,
 )
-from tools.sandbox.remote import pool as pools
-from tools.sandbox.remote import transport
+from tools.sandbox.remote import pool_session, transport
 from tools.tool import ToolContext
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -38,7 +37,7 @@ async def sandboxes():
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch):
     monkeypatch.setattr(transport, "_RETRY_S", 0.05)
-    monkeypatch.setattr(pools, "DOWN_S", 1.0)
+    monkeypatch.setattr(pool_session, "DOWN_S", 1.0)
 
 
 @contextlib.asynccontextmanager
