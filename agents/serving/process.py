@@ -45,6 +45,8 @@ class ServerProcess(ABC):
         """The address at which the server listens."""
         self.port = 0
         """The port of the most recent start."""
+        self.keeps_port = False
+        """Whether a server that is started again listens at the same port."""
         self._process: asyncio.subprocess.Process | None = None
         self._guard: Guard | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -83,7 +85,8 @@ class ServerProcess(ABC):
         Raises:
             ServerGone: the program does not exist, or the process cannot be started.
         """
-        self.port = free_port(self.host)
+        if not (self.keeps_port and self.port):
+            self.port = free_port(self.host)
         command = self.command()
         program = command[0]
         if shutil.which(program) is None:

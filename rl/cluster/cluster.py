@@ -14,6 +14,8 @@ class Cluster:
 
     assigns_gpus = False
     """Whether the cluster assigns GPUs to servers. Otherwise the policy does."""
+    sandboxes = ""
+    """URLs of the cluster's sandbox servers, separated by commas; empty if it has none."""
 
     def start_ranks(self, size: int) -> RankGroup:
         """Start ``size`` ranks of the learner, and block until they are connected.

@@ -1,9 +1,9 @@
 """``cluster=ray``: Ray reserves room for all processes of a run, and places them.
 
-Ray holds one placement group for a run, with a bundle for each rank of the learner and each server
-of the policy, so nothing is placed twice, and nothing starts before there is room for all. What the
-processes say to each other does not go through Ray: the run calls its ranks by their connections,
-and its servers by HTTP, as on one machine.
+Ray holds one placement group for a run, with a bundle for each rank of the learner, each server of
+the policy and each sandbox server, so nothing is placed twice, and nothing starts before there is
+room for all. What the processes say to each other does not go through Ray: the run calls its ranks
+by their connections, and its servers by HTTP, as on one machine.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from agents.serving import ServerGone, ServerProcess
 from rl.cluster.cluster import Cluster
 from rl.cluster.ray_actors import RankActor, ServerActor, in_words, result_of
+from rl.cluster.ray_sandboxes import sandboxes_on
 from rl.cluster.settings import RayConfig
 from rl.cluster.shipping import Shipping
 from rl.errors import UsageError
@@ -55,12 +56,15 @@ async def open_ray(
     """
     bundles = [_bundle(settings.rank_cpus, gpus) for gpus in ranks]
     bundles += [_bundle(settings.server_cpus, gpus) for gpus in servers]
+    bundles += [_bundle(settings.sandbox_cpus, 0)] * settings.sandboxes
     started = await asyncio.to_thread(_connect, settings, bundles)
     try:
         group = await asyncio.to_thread(_reserve, settings, bundles)
         cluster = RayCluster(settings, group, len(ranks))
+        own = range(len(bundles) - settings.sandboxes, len(bundles))
         try:
-            yield cluster
+            async with sandboxes_on(cluster.actor, own, settings.start_s) as cluster.sandboxes:
+                yield cluster
         finally:
             if group is not None:
                 await asyncio.to_thread(remove_placement_group, group)
@@ -155,7 +159,7 @@ class RayCluster(Cluster):
 
     Args:
         settings: the cluster's settings.
-        group: the reserved room: first the ranks, then the servers.
+        group: the reserved room: first the ranks, then the policy's servers, then the sandboxes.
         ranks: number of ranks.
     """
 

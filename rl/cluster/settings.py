@@ -33,15 +33,23 @@ class RayConfig:
     where it has no GPU."""
     server_cpus: float = 1.0
     """Cores that Ray reserves for each server of the policy."""
+    sandboxes: int = 0
+    """Number of sandbox servers that Ray places for the environment's programs, which then do not
+    run on the run's own machine; 0 for none. They take the place of env.sandbox."""
+    sandbox_cpus: float = 1.0
+    """Cores that Ray reserves for each sandbox server. It runs two programs at once for each core
+    of its machine."""
     strategy: Literal["PACK", "SPREAD"] = "PACK"
     """Whether Ray puts the processes on few machines (PACK) or on many (SPREAD)."""
     start_s: float = 300.0
     """Seconds that Ray may take to start, to find room for all processes, and to start each."""
 
     def __post_init__(self) -> None:
-        for key in ("rank_cpus", "server_cpus", "start_s"):
+        for key in ("rank_cpus", "server_cpus", "sandbox_cpus", "start_s"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"{key} ({getattr(self, key)}) must be above 0")
+        if self.sandboxes < 0:
+            raise ValueError(f"sandboxes ({self.sandboxes}) must be >= 0")
         if self.strategy not in ("PACK", "SPREAD"):
             raise ValueError(f"strategy ({self.strategy}) must be PACK or SPREAD")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +208,7 @@ async def open_runtime(
         cluster = await _open_cluster(config, device, activities, stack)
         # A ValueError in this block is about the user's settings.
         try:
-            services = await open_services(config, stack, activities)
+            services = await open_services(config, stack, activities, cluster.sandboxes)
             check_isolation(config, services, report)
             path = await model_path(config, services, thread, report, activities)
             spec = learner_spec(config, path, device, lora)
@@ -270,10 +270,27 @@ async def _open_cluster(
 
 
 async def open_services(
-    config: RunConfig, stack: AsyncExitStack, activities: Activities
+    config: RunConfig, stack: AsyncExitStack, activities: Activities, sandboxes: str = ""
 ) -> Mapping[str, Any]:
-    """Open the environment's services. ``stack`` closes them within ``close_s``."""
-    opened = envs.env_type(config.env.env_id).open_services(config.env.options)
+    """Open the environment's services. ``stack`` closes them within ``close_s``.
+
+    Args:
+        config: the settings.
+        stack: closes the services.
+        activities: receives the activity.
+        sandboxes: URLs of sandbox servers that take the place of ``env.sandbox``, if given.
+
+    Raises:
+        UsageError: there are sandbox servers, but the environment has no sandbox.
+    """
+    options: Any = config.env.options
+    if sandboxes:
+        if not hasattr(options, "sandbox"):
+            raise UsageError(
+                f"cluster.sandboxes must be 0 with env={config.env.env_id}: it has no env.sandbox"
+            )
+        options = replace(options, sandbox=sandboxes)
+    opened = envs.env_type(config.env.env_id).open_services(options)
     what = "the environment's services"
     with activities.doing(LEARNER, what, OPEN):
         return await stack.enter_async_context(InTime(opened, what, activities, config.close_s))

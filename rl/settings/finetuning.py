@@ -112,6 +112,8 @@ class PreferenceConfig(TrackingConfig, ModelConfig):
             raise ValueError(
                 f"cluster ({self.cluster.name}) must be local with learner.ranks=1: it is for ranks"
             )
+        if sandboxes := getattr(self.cluster.settings, "sandboxes", 0):
+            raise ValueError(f"cluster.sandboxes ({sandboxes}) must be 0: no program is run")
 
 
 @from_python

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from tools.sandbox.host.queue import FairQueue
 from tools.sandbox.host.session_permits import SessionPermits
@@ -79,10 +80,15 @@ class Health:
 
         Gauges keep their current values.
         """
-        counted = [field.name for field in fields(self) if field.name not in _GAUGES]
+        before = earlier.counters()
         return replace(
-            self, **{name: getattr(self, name) - getattr(earlier, name) for name in counted}
+            self, **{name: count - before[name] for name, count in self.counters().items()}
         )
+
+    def counters(self) -> dict[str, Any]:
+        """The counters by name, without the gauges."""
+        names = (field.name for field in fields(self) if field.name not in _GAUGES)
+        return {name: getattr(self, name) for name in names}
 
     @property
     def runs_per_second(self) -> float:

@@ -1,9 +1,12 @@
 """A run on a real Ray cluster of this machine."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from ranked_cases import CASES, episodes, save_models
@@ -192,3 +195,48 @@ def test_preferences_are_learned_by_ranks_on_ray(toy_model, tmp_path, capfd):
     assert on_ray["last_loss"] < on_ray["first_loss"]
     assert (tmp_path / "ray" / "checkpoints" / "last" / "model.safetensors").is_file()
     assert not ray.is_initialized()
+
+
+def test_programs_run_on_the_sandbox_servers_that_ray_placed(tmp_path, capfd, monkeypatch, caplog):
+    """Also after one of them is killed, which is started again at its address."""
+    rollout, killed = rl.run.trainer.Trainer.rollout, []
+
+    def servers():
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = entry.read_bytes().split(b"\0")
+                if b"tools.sandbox" in words and words[0] == sys.executable.encode():
+                    found.append(int(entry.parent.name))
+        return found
+
+    async def killing(self, step):
+        if step == 2:
+            killed.extend(servers())
+            os.kill(killed[0], signal.SIGKILL)
+        return await rollout(self, step)
+
+    monkeypatch.setattr(rl.run.trainer.Trainer, "rollout", killing)
+    given = {"env": "code-sandbox", "out": tmp_path / "run", "cluster": "ray", "steps": 3}
+    given |= {"cluster.sandboxes": 2, "tiny.steps": 150, "tiny.demonstrations": 300, "prompts": 4}
+    given |= {"group_size": 2, "eval.tasks": 4, "eval.test_tasks": 0, "threads": 1}
+    assert main([f"{key}={value}" for key, value in given.items()]) == 0
+    assert len(killed) == 2, "each server is placed once"
+    assert not servers()
+    steps = [r for r in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "loss" in r]
+    assert [r["step"] for r in steps] == [1, 2, 3]
+    assert sum(r["sandbox/runs"] for r in steps) > 0
+    assert all(r["sandbox/runs"] >= 0 for r in steps)
+    assert all(r["failed_episodes"] == 0 for r in steps)
+    assert (
+        json.loads((tmp_path / "run" / "config.json").read_text())["env"]["options"]["sandbox"]
+        == "auto"
+    )
+    assert "TURNWISE_SANDBOX_TOKEN" not in os.environ
+
+
+def test_an_environment_without_programs_has_no_sandbox_servers(tmp_path, capfd):
+    words = ["env=search-qa", "cluster=ray", "cluster.sandboxes=1", f"out={tmp_path / 'run'}"]
+    assert main(words) == 1
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: cluster.sandboxes must be 0 with env=search-qa-v0: it has no")

@@ -175,16 +175,15 @@ class SandboxPool:
         await self.choose([]).sandbox.ready()
 
     async def health(self) -> Health:
-        """The health of the servers that answer, for all their clients, added up.
+        """The health of all servers, for all their clients, added up.
 
         Raises:
-            SandboxFailure: no server reports its health.
+            SandboxFailure: no server has ever reported its health.
         """
-        asked = (member.sandbox.health() for member in self._members)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        found = [answer for answer in answers if isinstance(answer, Health)]
+        answers = await asyncio.gather(*(member.health() for member in self._members))
+        found = [answer for answer in answers if answer is not None]
         if not found:
-            raise next(answer for answer in answers if isinstance(answer, BaseException))
+            raise SandboxFailure("no server of the pool reports its health")
         names = [field.name for field in fields(Health)]
         total = {name: sum(getattr(health, name) for health in found) for name in names}
         slowest = max(health.queue_wait_p95_s for health in found)

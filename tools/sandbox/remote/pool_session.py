@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 
 from tools.sandbox.errors import SandboxBusy, SandboxFailure, SessionOver
+from tools.sandbox.health import Health
 from tools.sandbox.remote.client import RemoteSandbox
 from tools.sandbox.remote.session import RemoteSession, RemoteSnapshot
 from tools.sandbox.results import CallResult
@@ -30,6 +33,9 @@ class Member:
         self.used = 0
         """Number of runs, grades and sessions that the pool has there."""
         self._down_until = 0.0
+        self._health: Health | None = None
+        self._before: Counter[str] = Counter()
+        """Counters of servers that were here before this one, which began at 0 again."""
 
     @property
     def load(self) -> tuple[bool, float]:
@@ -56,6 +62,24 @@ class Member:
         except SandboxFailure:
             self._down_until = time.monotonic() + DOWN_S
             raise
+
+    async def health(self) -> Health | None:
+        """The server's health with the counters of those before it; None if it never answered.
+
+        Without an answer, it is the last one.
+        """
+        found: Health | None
+        try:
+            found = await self.sandbox.health()
+        except SandboxFailure:
+            found = self._health
+        if found is None:
+            return None
+        if self._health is not None and found.queued < self._health.queued:
+            self._before.update(self._health.counters())
+        self._health = found
+        total = {name: count + self._before[name] for name, count in found.counters().items()}
+        return replace(found, **total)
 
 
 class Servers(Protocol):

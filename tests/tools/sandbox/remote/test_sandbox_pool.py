@@ -80,10 +80,11 @@ async def test_runs_of_a_lost_server_are_repeated_on_the_other(sandboxes):
         await ends[1]()
         results = await asyncio.gather(*slow, *(made.run("print(1)") for _ in range(6)))
         assert {result.status for result in results} == {"ok"}
-        before = await runs(sandboxes)
+        known, before = await made.health(), await runs(sandboxes)
         # It gets no work for a while, then one try, and work again when it is there again.
         await asyncio.gather(*(made.run("print(1)") for _ in range(6)))
         assert (await runs(sandboxes))[1] == before[1]
+        assert (await made.health()).since(known).runs == 6
         async with serving(sandboxes[1], port=int(urls[1].rpartition(":")[2])):
             await asyncio.sleep(1.1)
             await asyncio.gather(*(made.run("print(1)") for _ in range(6)))
@@ -153,3 +154,17 @@ async def test_what_cannot_be_a_pool_is_one_line(sandboxes):
             await make_sandbox(f"{urls[0]},http://127.0.0.1:1", token=TOKEN).start()
         with pytest.raises(ValueError, match=r"limits.memory_mb \(512\).*\(256\)"):
             await make_sandbox(",".join(urls), Limits(memory_mb=512), token=TOKEN).start()
+
+
+async def test_counters_of_a_server_that_began_again_do_not_fall(sandboxes):
+    async with pool(sandboxes) as (made, ends, urls):
+        for _ in range(4):
+            await made.run("print(1)")
+        known = await made.health()
+        await ends[0]()
+        async with (
+            make_sandbox("bwrap", workers=1) as new,
+            serving(new, port=int(urls[0].rpartition(":")[2])),
+        ):
+            await made.run("print(1)")
+            assert (await made.health()).since(known).runs == 1
