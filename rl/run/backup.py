@@ -25,6 +25,8 @@ from rl.learner.checkpoint import TRAINER_STATE
 
 COPIED = ".backup.json"
 """File of a run's folder that records size and time of each file that was copied."""
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "hf"}
+"""Protocols without folders. To make one would make a bucket, which a wrong URL must not."""
 _CHECKPOINTS = "checkpoints"
 _NEW = ".new"
 
@@ -55,6 +57,9 @@ class Backup:
                 f"s3://bucket/run, with the package that fsspec needs for it"
             ) from error
         self._fs, self._root = found
+        here = self._root if isinstance(self._fs, LocalFileSystem) else None
+        if here is not None and folder.resolve() in (Path(here), *Path(here).parents):
+            raise UsageError(f"backup ({url}) must be outside of the run's folder, {folder}")
         self._made = set[str]()
         """Folders of the copy that exist."""
 
@@ -114,7 +119,7 @@ class Backup:
     def _try(self) -> None:
         """Check that files can be copied, before hours of work depend on it."""
         probe = self._there(f".probe{_NEW}")
-        self._fs.makedirs(self._root, exist_ok=True)
+        self._make(self._root)
         self._fs.pipe_file(probe, b"turnwise")
         self._fs.rm_file(probe)
 
@@ -139,9 +144,7 @@ class Backup:
         path, target = self._folder / name, self._there(name)
         if not path.exists():
             return False
-        if (parent := target.rpartition("/")[0]) not in self._made:
-            self._fs.makedirs(parent, exist_ok=True)
-            self._made.add(parent)
+        self._make(target.rpartition("/")[0])
         if isinstance(self._fs, LocalFileSystem):
             # An object appears complete or not at all, and so must a file.
             partial = Path(target).with_name(f".{path.name}{_NEW}")
@@ -175,6 +178,14 @@ class Backup:
         found = (PurePosixPath(path).relative_to(root) for path in self._fs.find(self._root))
         shown = (name for name in found if not any(p.startswith(".") for p in name.parts))
         return [str(name) for name in shown]
+
+    def _make(self, place: str) -> None:
+        """Make a folder of the copy, where the file system has folders."""
+        protocols = self._fs.protocol
+        known = {protocols} if isinstance(protocols, str) else set(protocols)
+        if place not in self._made and not known & _OBJECT_STORES:
+            self._fs.makedirs(place, exist_ok=True)
+        self._made.add(place)
 
     def _there(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"

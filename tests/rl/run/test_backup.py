@@ -8,6 +8,7 @@ import logging
 import shutil
 
 import pytest
+from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from agents.torch_thread import TorchThread
@@ -38,7 +39,9 @@ def url(request, tmp_path):
         return str(tmp_path / "elsewhere" / "run")
     if request.param == "s3":
         request.getfixturevalue("s3")
-        return f"s3://{tmp_path.name.replace('_', '-')}/my/run"
+        bucket = tmp_path.name.replace("_", "-")
+        url_to_fs("s3://")[0].mkdir(bucket)
+        return f"s3://{bucket}/my/run"
     return f"memory:/{tmp_path}/run"
 
 
@@ -170,11 +173,19 @@ def test_mistakes_are_one_line(run, url, tmp_path):
         Backup(url, older).bring(resume=True)
     assert "checkpoints/step-000004/model" not in seen(older)
     Backup(url, run).bring(resume=True)
+    with pytest.raises(UsageError, match="must be outside of the run's folder"):
+        Backup(str(run / "backup"), run)
     with pytest.raises(UsageError, match="Protocol not known: nope; give a folder or a URL"):
         Backup("nope://x", run)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"backup \(.*/file/run\) failed: "):
         Backup(str(tmp_path / "file" / "run"), run).bring(resume=True)
+
+
+def test_a_wrong_bucket_is_refused_and_not_made(s3, run):
+    with pytest.raises(UsageError, match=r"backup \(s3://no-such-bucket/run\) failed: "):
+        Backup("s3://no-such-bucket/run", run).bring(resume=True)
+    assert not url_to_fs("s3://")[0].exists("no-such-bucket")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed")
