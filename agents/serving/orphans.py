@@ -18,7 +18,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -29,6 +31,20 @@ _LEFT_BEHIND = ("psm_", "sem.mp-")
 _FINISH_S = 2 * KILL_S
 _EVERY_S = 0.02
 _LOOK_S = 1.0
+
+
+def shared_memory_here() -> str:
+    """Which shared memory this process sees; processes with the same answer share files there.
+
+    Without shared memory, the folder of temporary files counts.
+    """
+    folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    try:
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        kernel = str(uuid.uuid4())  # Unknown: it counts as another machine's.
+    stat = folder.stat()
+    return f"{kernel} {stat.st_dev} {stat.st_ino}"
 
 
 class Guard:

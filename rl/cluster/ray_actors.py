@@ -7,28 +7,19 @@ machine does.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from agents.serving import ServerProcess
-from agents.serving.orphans import SHARED_MEMORY, Guard
+from agents.serving.orphans import Guard, shared_memory_here
+from rl.cluster.deltas import Delta, applied
 
 KEPT = 2
 """Number of versions of the weights that stay on a machine."""
-
-
-@contextmanager
-def seen_here() -> Iterator[str]:
-    """The path of a file in shared memory; a process that sees it is on the same machine."""
-    folder = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
-    with NamedTemporaryFile(dir=folder, prefix="turnwise-seen-") as file:
-        yield file.name
 
 
 async def result_of(reference: Any) -> Any:
@@ -79,6 +70,10 @@ class ServerActor:
         await self._process.ended()
         return self._process.last_words()
 
+    async def memory(self) -> str:
+        """Which shared memory the actor sees."""
+        return shared_memory_here()
+
     async def machine(self) -> str:
         """Ray's name for the actor's machine."""
         name: str = ray.get_runtime_context().get_node_id()
@@ -92,21 +87,47 @@ class ServerActor:
         """Whether this machine sees a file or folder."""
         return Path(path).exists()
 
-    async def keep(self, folder: str, names: Sequence[str], *contents: bytes) -> None:
+    async def keep(
+        self, folder: str, former: str, names: Sequence[str], *contents: bytes | Delta
+    ) -> bool:
         """Write the files of published weights under the path that they have at the run's machine.
 
         All but the newest versions in the same parent folder are removed.
+
+        Args:
+            folder: the folder.
+            former: the folder of the version from which deltas were made.
+            names: the files' names.
+            contents: the files, or what has changed in each.
+
+        Returns:
+            Whether the files are there. They are not if this machine has no such former version.
         """
+        files = [
+            content if isinstance(content, bytes) else _changed(Path(former) / name, content)
+            for name, content in zip(names, contents, strict=True)
+        ]
+        if None in files:
+            return False
         path = Path(folder)
         partial = path.with_name(f".{path.name}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         if path.parent not in self._guards:
             self._guards[path.parent] = Guard(folder=path.parent)
-        for name, content in zip(names, contents, strict=True):
-            (partial / name).write_bytes(content)
+        for name, file in zip(names, files, strict=True):
+            (partial / name).write_bytes(file or b"")
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
         versions = sorted(path.parent.iterdir(), key=lambda entry: entry.stat().st_mtime)
         for old in versions[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
+        return True
+
+
+def _changed(former: Path, delta: Delta) -> bytes | None:
+    """The new content of a file; None if its former version is not here."""
+    try:
+        return applied(former.read_bytes(), delta)
+    except FileNotFoundError:
+        return None

@@ -184,7 +184,7 @@ class RayCluster(Cluster):
 
     def publisher(self, publisher: WeightPublisher) -> WeightPublisher:
         """A publisher that also brings the weights to machines that do not see its folder."""
-        self._shipping = Shipping(publisher, self._settings.start_s)
+        self._shipping = Shipping(publisher, self._settings.start_s, deltas=self._settings.deltas)
         return self._shipping
 
     @property

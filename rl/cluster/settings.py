@@ -39,6 +39,9 @@ class RayConfig:
     sandbox_cpus: float = 1.0
     """Cores that Ray reserves for each sandbox server. It runs two programs at once for each core
     of its machine."""
+    deltas: bool = False
+    """Whether machines that do not see the published weights get only the elements that changed
+    since the former version. Of bfloat16 weights these are few; float32 weights are sent whole."""
     strategy: Literal["PACK", "SPREAD"] = "PACK"
     """Whether Ray puts the processes on few machines (PACK) or on many (SPREAD)."""
     start_s: float = 300.0

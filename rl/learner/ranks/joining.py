@@ -25,10 +25,9 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from tempfile import NamedTemporaryFile
 from typing import Any
 
-from agents.serving.orphans import SHARED_MEMORY
+from agents.serving.orphans import shared_memory_here
 from rl.learner.seam import LearnerLost
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID")
@@ -91,24 +90,22 @@ class RankListener:
         arrived: SimpleQueue[Joined] = SimpleQueue()
         found: dict[int, Joined] = {}
         end = time.monotonic() + within_s
-        folder = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
-        with NamedTemporaryFile(dir=folder, prefix="turnwise-seen-") as seen:
-            while len(found) < size:
-                if time.monotonic() > end:
-                    for joined in found.values():
-                        joined.connection.close()
-                    missing = ", ".join(str(rank) for rank in range(size) if rank not in found)
-                    raise LearnerLost(f"rank {missing} did not connect within {within_s:g} s")
-                with contextlib.suppress(TimeoutError):
-                    client, (address, _) = self._socket.accept()
-                    # In a thread of its own: a stranger could connect and say nothing.
-                    args = (Connection(client.detach()), address, seen.name, arrived)
-                    threading.Thread(target=self._greet, args=args, daemon=True).start()
-                with contextlib.suppress(Empty):
-                    while True:
-                        joined = arrived.get_nowait()
-                        if 0 <= joined.rank < size:
-                            found[joined.rank] = joined
+        while len(found) < size:
+            if time.monotonic() > end:
+                for joined in found.values():
+                    joined.connection.close()
+                missing = ", ".join(str(rank) for rank in range(size) if rank not in found)
+                raise LearnerLost(f"rank {missing} did not connect within {within_s:g} s")
+            with contextlib.suppress(TimeoutError):
+                client, (address, _) = self._socket.accept()
+                # In a thread of its own: a stranger could connect and say nothing.
+                args = (Connection(client.detach()), address, arrived)
+                threading.Thread(target=self._greet, args=args, daemon=True).start()
+            with contextlib.suppress(Empty):
+                while True:
+                    joined = arrived.get_nowait()
+                    if 0 <= joined.rank < size:
+                        found[joined.rank] = joined
         return [found[rank] for rank in range(size)]
 
     def close(self) -> None:
@@ -116,19 +113,15 @@ class RankListener:
         self._socket.close()
 
     def _greet(
-        self,
-        connection: Connection[Any, Any],
-        address: str,
-        seen: str,
-        arrived: SimpleQueue[Joined],
+        self, connection: Connection[Any, Any], address: str, arrived: SimpleQueue[Joined]
     ) -> None:
         try:
             deliver_challenge(connection, self.key)
             answer_challenge(connection, self.key)
-            connection.send_bytes(seen.encode())
             facts = json.loads(connection.recv_bytes(1024))
-            arrived.put(Joined(connection, address=address, **facts))
-        except (AuthenticationError, EOFError, OSError, ValueError, TypeError):
+            shares_files = facts.pop("memory") == shared_memory_here()
+            arrived.put(Joined(connection, address=address, shares_files=shares_files, **facts))
+        except (AuthenticationError, EOFError, OSError, KeyError, ValueError, TypeError):
             connection.close()
 
 
@@ -153,11 +146,10 @@ def join(address: tuple[str, int], key: bytes, rank: int, device: int = 0) -> Co
     connection: Connection[Any, Any] = Connection(connected.detach())
     answer_challenge(connection, key)
     deliver_challenge(connection, key)
-    seen = connection.recv_bytes().decode()
     with socket.socket() as free:
         free.bind((own, 0))
         facts = {"rank": rank, "port": free.getsockname()[1], "pid": os.getpid()}
-    facts |= {"device": device, "shares_files": Path(seen).exists()}
+    facts |= {"device": device, "memory": shared_memory_here()}
     connection.send_bytes(json.dumps(facts).encode())
     if (interface := _interface_of(own)) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

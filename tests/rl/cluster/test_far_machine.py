@@ -23,6 +23,7 @@ from rl.train import main
 
 ray = pytest.importorskip("ray")
 
+from rl.cluster.deltas import delta_of  # noqa: E402
 from rl.cluster.opening import open_cluster  # noqa: E402
 from rl.cluster.settings import ClusterChoice, RayConfig  # noqa: E402
 
@@ -108,6 +109,43 @@ async def test_a_server_there_gets_the_newest_weights_whenever_it_starts(far, tm
         assert not any(server.running for server in servers)
         # Ray ends the actors by force; what guards them stays to clean up.
         until(lambda: not far.shared_memory("turnwise-weights-*"), within_s=20)
+
+
+async def test_a_machine_there_gets_what_has_changed(far, tmp_path):
+    """Without the former version it gets everything; the files are equal bit by bit."""
+    choice = ClusterChoice("ray", RayConfig(address=far.address, deltas=True))
+    async with open_cluster(choice, [], [0]) as cluster:
+        publisher = cluster.publisher(WeightFolders())
+        server = cluster.server(0, Pages())
+        x = torch.randn(10_000, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+        async def there(folder):
+            sent = []
+            for path in sorted(folder.iterdir()):
+                content = ray.put(delta_of(path.read_bytes(), path.read_bytes()))
+                former, again = str(folder), f"{folder.parent}/again"
+                sent.append(await server._actor.keep.remote(again, former, [path.name], content))
+            return all(sent)
+
+        try:
+            await server.start()
+            first = await asyncio.to_thread(publisher.write, {"w": x}, 1)
+            assert publisher.sent_bytes > 20_000, "there is no former version"
+            assert await there(first), "a delta of nothing applies to equal bytes only"
+            x[::100] += 1
+            second = await asyncio.to_thread(publisher.write, {"w": x}, 2)
+            assert publisher.sent_bytes == 4 * 100
+            assert await there(second)
+            # What is there differs from the former version: it gets the whole file.
+            [file] = second.iterdir()
+            await server._actor.keep.remote(str(second), "", [file.name], ray.put(b"other"))
+            x[:50] -= 1
+            third = await asyncio.to_thread(publisher.write, {"w": x}, 3)
+            assert publisher.sent_bytes > 20_000
+            assert await there(third)
+        finally:
+            await server.stop()
+            publisher.close()
 
 
 def test_a_run_outlives_its_machines_loss(far, words, tmp_path, monkeypatch, capfd):
