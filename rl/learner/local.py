@@ -29,7 +29,14 @@ from rl.learner.memory.quantization import (
     quantize_linear_layers,
     round_linear_layers,
 )
-from rl.learner.model import Infer, as_saved, load_model, score_tokens, tolerance_of
+from rl.learner.model import (
+    Infer,
+    as_saved,
+    load_model,
+    move_if_small,
+    score_tokens,
+    tolerance_of,
+)
 from rl.learner.ranks.saving import RESTS, Saving, learner_state
 from rl.learner.ranks.world import SOLO, World, nothing
 from rl.learner.scoring import ScoringModel
@@ -114,6 +121,7 @@ class LocalLearner:
         self.facts = facts_of(self.model)
         if world.size > 1:
             self.facts = replace(self.facts, device=spec.device)
+            move_if_small(self.model, spec.device)
         self.version = 0
         self._saving = Saving(self.model, world, getattr(torch, spec.dtype))
         self._spec = spec

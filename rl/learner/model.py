@@ -25,6 +25,9 @@ LEAST_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4}
 COARSE_TOLERANCE = 0.25
 """Smallest tolerance in nats for weights of all other types, which have few digits, and whose
 kernels round differently."""
+COPIES = 6
+"""Number of models for which a rank's GPU needs room before they are divided: the policy, its
+reference, the critic's trunk, two of token rewards, and the room to divide them."""
 NOISE_MARGIN = 4
 """The tolerance divided by the measured noise."""
 NOISE_ROWS, NOISE_TOKENS = 4, 48
@@ -71,6 +74,21 @@ def _from_folder_or_hub(path: str, dtype: torch.dtype) -> PreTrainedModel:
     except ValueError as error:
         raise ValueError(f"model ({path}) is an adapter, whose base {error}") from error
     return merged(model, path)
+
+
+def move_if_small(model: PreTrainedModel, device: str) -> None:
+    """Move a rank's whole model from the host to its GPU, if it and its copies fit there.
+
+    The model is tried out and copied before it is divided, which takes long on the host. A larger
+    model stays there, and its layers move one by one when they are divided.
+    """
+    place = torch.device(device)
+    if place.type != "cuda":
+        return
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    free, _ = torch.cuda.mem_get_info(place)
+    if size * COPIES < free:
+        model.to(device=place)  # type: ignore[call-arg]
 
 
 def check_model(path: str) -> None:

@@ -18,7 +18,7 @@ from agents.segment import Segment
 from rl.cluster.cluster import THIS_MACHINE, Cluster
 from rl.cluster.opening import open_cluster
 from rl.learner.checkpoint import save_checkpoint
-from rl.learner.model import load_model
+from rl.learner.model import load_model, move_if_small
 from rl.learner.ranks.learner import check_gpus, open_parts
 from rl.learner.ranks.messages import OpenPart
 from rl.learner.ranks.processes import RankProcesses
@@ -112,6 +112,8 @@ class LocalPreferences(Generic[T_contra]):
         # Ranks divide the model layer by layer on its way to their devices, where it may not fit.
         where = spec.device if world.size == 1 else "cpu"
         model = load_model(config.model, device=where, dtype=dtype)
+        if world.size > 1:
+            move_if_small(model, spec.device)
         self.context_window: int = model.config.max_position_embeddings
         shared: Any = {"memory": config.memory, "packing": config.packing}
         train: Any = PreferenceUpdater

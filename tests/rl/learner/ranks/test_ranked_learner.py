@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from ranked_cases import CASES, Case, episodes, save_models
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedModel
 
 import rl.run.trainer
 from agents.torch_thread import TorchThread
@@ -232,8 +232,20 @@ def test_a_scheduler_that_stops_run_and_ranks_starts_no_new_ones(
     assert [r["step"] for r in lines(out)] == [1, 2, 3]
 
 
-def test_a_rank_loads_the_model_on_the_host(tmp_path):
-    """Whose parts move to a GPU that may be too small for the model; this machine has none."""
+@pytest.mark.parametrize("free", [10_000, 100_000_000])
+def test_a_rank_loads_the_model_on_the_host(tmp_path, monkeypatch, free):
+    """Its parts then move to the GPU, or all of it if there is much room; this machine has none."""
+    moved = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    move = PreTrainedModel.to
+
+    def to(model, *args, **options):
+        if options.get("device") == torch.device("cuda:1"):
+            moved.append(1)
+            return model
+        return move(model, *args, **options)
+
+    monkeypatch.setattr(PreTrainedModel, "to", to)
 
     class OneOfTwo(World):
         size = 2
@@ -244,3 +256,4 @@ def test_a_rank_loads_the_model_on_the_host(tmp_path):
     assert {p.device.type for p in learner.model.parameters()} == {"cpu"}
     assert {p.dtype for p in learner.model.parameters()} == {torch.bfloat16}
     assert (learner.facts.device, learner.facts.dtype) == ("cuda:1", "bfloat16")
+    assert len(moved) == (free > 10_000)
