@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -121,6 +120,8 @@ class _Sandbox:
         self._process = process
         self._start_s = start_s
         self._actor: Any = None
+        self._ended: asyncio.Future[str] | None = None
+        """The last words of the server, when it has ended."""
 
     @property
     def url(self) -> str:
@@ -133,19 +134,19 @@ class _Sandbox:
         Raises:
             UsageError: it does not.
         """
-        end = time.monotonic() + self._start_s
         self._actor = self._make(ServerActor, self._bundle, self._process)
         try:
             async with asyncio.timeout(self._start_s):
                 place = await result_of(self._actor.start.remote())
                 self._process.host, self._process.port = place
-                ended = asyncio.ensure_future(result_of(self._actor.ended.remote()))
+                self._ended = asyncio.ensure_future(result_of(self._actor.ended.remote()))
                 while not await _listens(*place):
-                    await asyncio.wait({ended}, timeout=_POLL_S)
-                    if ended.done():
-                        raise ServerGone(f"it ended: {ended.result()}")
+                    await asyncio.wait({self._ended}, timeout=_POLL_S)
+                    if self._ended.done():
+                        raise ServerGone(f"it ended: {self._ended.result()}")
         except (RayError, ServerGone, TimeoutError) as error:
-            why = f"within {self._start_s:g} s" if time.monotonic() > end else in_words(error)
+            late = isinstance(error, TimeoutError)
+            why = f"within {self._start_s:g} s" if late else in_words(error)
             await self.stop()
             raise UsageError(f"a sandbox server of the cluster does not start: {why}") from error
 
@@ -153,8 +154,9 @@ class _Sandbox:
         """Start the server again whenever it has ended, until cancelled."""
         while True:
             before = self.url
+            assert self._ended is not None, "it was started"
             with contextlib.suppress(RayError):
-                await result_of(self._actor.ended.remote())
+                await self._ended
             await self.stop()
             while self._actor is None:
                 try:
@@ -179,6 +181,10 @@ class _Sandbox:
         with contextlib.suppress(RayError, TimeoutError):
             await asyncio.wait_for(result_of(actor.stop.remote()), _CLOSE_S)
         ray.kill(actor)
+        if self._ended is not None:
+            await asyncio.wait({self._ended}, timeout=_CLOSE_S)
+            if self._ended.done() and not self._ended.cancelled():
+                self._ended.exception()  # Ray's word that the actor was killed, for nobody.
 
 
 async def _listens(host: str, port: int) -> bool:

@@ -110,7 +110,8 @@ class Backup:
                 for name in changed:
                     if self._put(name):
                         known[name] = found[name]
-                for name in known.keys() - found.keys():
+                # First what makes an old checkpoint complete: never is a part of one taken for it.
+                for name in sorted(known.keys() - found.keys(), key=_rank, reverse=True):
                     self._remove(name)
                     del known[name]
         finally:
