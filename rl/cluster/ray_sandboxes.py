@@ -184,7 +184,7 @@ class _Sandbox:
         if self._ended is not None:
             await asyncio.wait({self._ended}, timeout=_CLOSE_S)
             if self._ended.done() and not self._ended.cancelled():
-                self._ended.exception()  # Ray's word that the actor was killed, for nobody.
+                self._ended.exception()  # That the actor was killed is known.
 
 
 async def _listens(host: str, port: int) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from tools.sandbox.backends.canary import CANARY, EXPECTED
 from tools.sandbox.backends.launcher import Launcher
+from tools.sandbox.entering import Started
 from tools.sandbox.errors import SandboxFailure, SandboxUnavailable
 from tools.sandbox.files import checked_files, checked_patterns, utf8
 from tools.sandbox.grading import grade as grading
@@ -27,7 +27,7 @@ MAX_WORKERS = 128
 _MAX_SESSIONS = 1 << 20
 
 
-class Sandbox:
+class Sandbox(Started):
     """Runs Python programs in isolated processes.
 
     Use ``make_sandbox`` to make one, and ``async with``.
@@ -79,20 +79,6 @@ class Sandbox:
     def lost(self) -> tuple[str, ...]:
         """Descriptions of the isolation level's guarantees that this machine cannot give."""
         return self.executor.launcher.lost
-
-    async def __aenter__(self) -> Sandbox:
-        """Call ``start``."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
 
     async def start(self) -> None:
         """Start the first backend that can run and confine a canary program.

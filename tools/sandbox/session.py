@@ -6,9 +6,9 @@ import asyncio
 import json
 import struct
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from tools.sandbox.entering import Closed, Started
 from tools.sandbox.errors import CopyRefused, SandboxFailure, SessionOver
 from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Request
@@ -112,7 +112,7 @@ class _Interpreter:
             raise
 
 
-class Snapshot:
+class Snapshot(Closed):
     """The frozen state of a session, which is a stopped copy of its process.
 
     ``Session.snapshot`` makes a snapshot. Sessions of the same sandbox can ``restore`` it any
@@ -122,25 +122,12 @@ class Snapshot:
     def __init__(self, interpreter: _Interpreter) -> None:
         self.interpreter = interpreter
 
-    async def __aenter__(self) -> Self:
-        """Return this snapshot."""
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
-
     async def close(self) -> None:
         """End the snapshot's process. Closing twice is harmless."""
         await self.interpreter.end()
 
 
-class Session:
+class Session(Started):
     """A Python interpreter that keeps its variables between calls.
 
     ``Sandbox.session`` makes a session for ``async with``. Calls of one session run one after
@@ -159,20 +146,6 @@ class Session:
     def over(self) -> bool:
         """Whether a call would raise ``SessionOver``."""
         return self._interpreter.over
-
-    async def __aenter__(self) -> Self:
-        """Call ``start``."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
 
     async def start(self) -> None:
         """Start the interpreter. Does nothing if it is running.

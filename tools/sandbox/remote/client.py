@@ -6,11 +6,10 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 import aiohttp
 
+from tools.sandbox.entering import Started
 from tools.sandbox.errors import SandboxFailure
 from tools.sandbox.files import checked_patterns
 from tools.sandbox.grading import grade as grading
@@ -27,7 +26,7 @@ PATIENCE_S = 600.0
 """Seconds that a request can wait on the server, in addition to its programs' time limits."""
 
 
-class RemoteSandbox:
+class RemoteSandbox(Started):
     """Runs programs in a server's sandbox. Use ``make_sandbox`` to make one, and ``async with``.
 
     One client serves one event loop and any number of concurrent callers, whose owners
@@ -98,20 +97,6 @@ class RemoteSandbox:
     def lost(self) -> tuple[str, ...]:
         """Descriptions of the isolation level's guarantees that the server cannot give."""
         return self.info.lost
-
-    async def __aenter__(self) -> Self:
-        """Call ``start``."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
 
     async def start(self) -> None:
         """Connect to the server.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from tools.sandbox.backends.launcher import LEVELS
+from tools.sandbox.entering import Started
 from tools.sandbox.errors import SandboxBusy, SandboxFailure
 from tools.sandbox.grading.cases import Test
 from tools.sandbox.health import Health
@@ -23,7 +23,7 @@ _SERVERS_TRIED = 2
 """A program that makes servers fail must not reach all of them."""
 
 
-class SandboxPool:
+class SandboxPool(Started):
     """The sandboxes of several servers. Use ``make_sandbox`` to make one, and ``async with``.
 
     A run or grade that a server loses is repeated on another one. The state of a session is lost
@@ -80,20 +80,6 @@ class SandboxPool:
     def lost(self) -> tuple[str, ...]:
         """Descriptions of the isolation level's guarantees that a server cannot give."""
         return tuple(dict.fromkeys(what for m in self._members for what in m.sandbox.lost))
-
-    async def __aenter__(self) -> Self:
-        """Call ``start``."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
 
     async def start(self) -> None:
         """Connect to all servers.

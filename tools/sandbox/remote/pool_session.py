@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
+from tools.sandbox.entering import Closed, Started
 from tools.sandbox.errors import SandboxBusy, SandboxFailure, SessionOver
 from tools.sandbox.health import Health
 from tools.sandbox.remote.client import RemoteSandbox
@@ -90,32 +90,19 @@ class Servers(Protocol):
         ...
 
 
-class PoolSnapshot:
+class PoolSnapshot(Closed):
     """Frozen state of a session, on one server of the pool. See ``tools.sandbox.Snapshot``."""
 
     def __init__(self, member: Member, inner: RemoteSnapshot) -> None:
         self.member = member
         self.inner = inner
 
-    async def __aenter__(self) -> Self:
-        """Return this snapshot."""
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
-
     async def close(self) -> None:
         """End the snapshot's process. Closing twice is harmless."""
         await self.inner.close()
 
 
-class PoolSession:
+class PoolSession(Started):
     """A Python interpreter on one server of a pool; ``tools.sandbox.Session`` has the methods.
 
     Args:
@@ -134,20 +121,6 @@ class PoolSession:
     def over(self) -> bool:
         """Whether a call would raise ``SessionOver``, as of the server's last answer."""
         return self._inner is None or self._inner.over
-
-    async def __aenter__(self) -> Self:
-        """Call ``start``."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
 
     async def start(self) -> None:
         """Start the interpreter. Does nothing if it is running.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
+from tools.sandbox.entering import Closed, Started
 from tools.sandbox.errors import SandboxFailure, SessionOver
 from tools.sandbox.limits import Limits
 from tools.sandbox.remote import wire
@@ -20,26 +19,13 @@ _NO_INTERPRETER = (
 )
 
 
-class RemoteSnapshot:
+class RemoteSnapshot(Closed):
     """Frozen state of a session on the server. See ``tools.sandbox.Snapshot``."""
 
     def __init__(self, transport: Transport, connection: Connection, number: int) -> None:
         self._transport = transport
         self.connection = connection
         self.number = number
-
-    async def __aenter__(self) -> Self:
-        """Return this snapshot."""
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
 
     async def close(self) -> None:
         """End the snapshot's process. Closing twice is harmless."""
@@ -56,7 +42,7 @@ async def end(transport: Transport, connection: Connection, message: wire.Data) 
         return
 
 
-class RemoteSession:
+class RemoteSession(Started):
     """A Python interpreter on a server; ``tools.sandbox.Session`` describes the methods.
 
     The session is over when the connection to the server is lost.
@@ -85,20 +71,6 @@ class RemoteSession:
     def over(self) -> bool:
         """Whether a call would raise ``SessionOver``, as of the server's last answer."""
         return self._connection is None or self._connection.closed or self._ended
-
-    async def __aenter__(self) -> Self:
-        """Call ``start``."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``close``."""
-        await self.close()
 
     async def start(self) -> None:
         """Start the interpreter. Does nothing if it is running.
