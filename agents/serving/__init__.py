@@ -13,9 +13,10 @@ from agents.serving.client import (
     WeightPublisher,
 )
 from agents.serving.errors import Broken, Lost, Refused, ServerGone, Unreachable
-from agents.serving.policy import ServerPolicy, Timeouts
+from agents.serving.policy import ServerPolicy
 from agents.serving.probe import PROBE_TOKENS, Prober, WeightsDiffer
 from agents.serving.process import ServerProcess
+from agents.serving.sampling.sampler import Timeouts
 from agents.serving.server import ManagedServer
 from agents.serving.weight_folders import WeightFolders
 

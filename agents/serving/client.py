@@ -162,6 +162,19 @@ class SleepingClient(Protocol):
         ...
 
 
+MakeClient = Callable[[aiohttp.ClientSession], EngineClient]
+"""Makes a client from a process's connections. It can be pickled."""
+
+
+@runtime_checkable
+class CopiedClient(Protocol):
+    """A client whose copies in other processes send requests to the same server."""
+
+    def copied(self) -> MakeClient:
+        """A function that makes an equal client in another process."""
+        ...
+
+
 Connect = Callable[..., EngineClient]
 """Function that makes a client, with the arguments of :meth:`EngineRunner.client`."""
 

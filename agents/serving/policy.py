@@ -1,50 +1,31 @@
-"""The policy that samples from servers; see :class:`agents.policy.Policy`.
-
-Every request is self-contained. If its server dies, hangs or loses the connection, the request is
-retried with the same seed, on another server or on the recovered one. The episode does not notice
-this, but a metric counts the retry.
-"""
+"""The policy that samples from servers, and manages them; see :class:`agents.policy.Policy`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from agents.completion import Completion, FinishReason, SamplingParams
 from agents.digests.comparison import SentDigests, digests_of
 from agents.policy import Busy, PolicyFailure
 from agents.serving.client import PublishedWeights, UnfitWeights, WeightPublisher
-from agents.serving.dispatch import Dispatcher
-from agents.serving.errors import Lost, Refused, Unreachable
+from agents.serving.errors import Unreachable
 from agents.serving.probe import Prober
-from agents.serving.server import GENERATE, RESTART, SYNC, ManagedServer
+from agents.serving.sampling.guests import Guest, GuestReport, GuestSettings, lane_of
+from agents.serving.sampling.sampler import Sampler, Timeouts
+from agents.serving.sampling.server import GENERATE
+from agents.serving.server import RESTART, SYNC, ManagedServer
 
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-MAX_REISSUES = 8
-"""Maximum number of retries of one request, in case a request makes every server fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Deadlines, in seconds."""
-
-    request_s: float = 1800.0
-    """Seconds that a completion may take with all its retries, not counting its time in the queue.
-    The queue must move within the same time."""
-    stall_s: float = 60.0
-    """Seconds after which a server that has requests, but neither reads nor samples a token,
-    counts as hanging."""
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -58,8 +39,11 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return results
 
 
-class ServerPolicy:
+class ServerPolicy(Sampler):
     """Samples from servers that all run the same weights.
+
+    Other processes can sample from the servers as well: its guests
+    (:mod:`agents.serving.sampling.guests`).
 
     Call :meth:`open` and then :meth:`load_weights` before the first request.
 
@@ -71,7 +55,7 @@ class ServerPolicy:
         timeouts: deadlines.
         max_num_seqs: number of requests that a server computes at the same time, if the server does
             not report it. The other requests wait here
-            (:class:`~agents.serving.dispatch.Dispatcher`).
+            (:class:`~agents.serving.sampling.dispatch.Dispatcher`).
         sleeps: whether the servers free their device's memory while the learner learns. Their
             clients must be :class:`~agents.serving.client.SleepingClient`.
     """
@@ -99,14 +83,18 @@ class ServerPolicy:
         self._servers = list(servers)
         self._publisher = publisher
         self._prober = prober
-        self._context_window = context_window
         self._timeouts = timeouts or Timeouts()
-        self._version = -1
-        self._dispatcher = Dispatcher(
-            self._servers, max_num_seqs=max_num_seqs, stuck_s=self._timeouts.request_s
+        super().__init__(
+            self._servers,
+            context_window=context_window,
+            request_s=self._timeouts.request_s,
+            max_num_seqs=max_num_seqs,
         )
-        self._names = itertools.count()
-        self._counts: Counter[str] = Counter()
+        self._max_num_seqs = max_num_seqs
+        self._guests: dict[Guest, Sequence[int]] = {}
+        """The guests, each with its number of running requests by server."""
+        self._waits = (0, 0.0)
+        """The number of requests of guests that were placed, and the seconds that they waited."""
         self._sync: dict[str, float] = {}
         self._monitor: asyncio.Task[None] | None = None
 
@@ -130,11 +118,6 @@ class ServerPolicy:
         self._monitor = asyncio.create_task(self._monitor_servers())
 
     @property
-    def version(self) -> int:
-        """The version of the weights from which the next token is sampled."""
-        return self._version
-
-    @property
     def endpoint(self) -> str:
         """Names of the APIs in use."""
         return ", ".join(sorted({server.client.endpoint for server in self._servers}))
@@ -144,67 +127,6 @@ class ServerPolicy:
         """Servers and endpoint, in one line."""
         urls = ", ".join(server.client.url for server in self._servers)
         return f"{urls}, endpoint {self.endpoint}"
-
-    def begin(self, sessions: Sequence[str]) -> None:
-        """Announce episodes.
-
-        Among episodes with equally many turns, the one announced first comes first.
-        """
-        self._dispatcher.begin(sessions)
-
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, session: str | None = None
-    ) -> Completion:
-        """Sample one completion of ``prompt_ids``. Cancelling the call stops the generation.
-
-        Raises:
-            PolicyFailure: no server answered before the deadline, a server refused the request, or
-                a server does not report the sampling support that the request needs.
-            ValueError: the prompt is empty or longer than the context window.
-        """
-        prompt = list(prompt_ids)
-        self._check(prompt)
-        if len(prompt) == self._context_window:
-            return Completion((), (), (), FinishReason.CONTEXT_FULL)
-        left = self._timeouts.request_s
-        name = f"{session or 'turn'}-{next(self._names)}"
-        request, failed = self._dispatcher.request(prompt, session), 0
-        for attempt in itertools.count():
-            server = await self._dispatcher.place(request)
-            began = time.monotonic()
-            try:
-                return await server.generate(
-                    prompt,
-                    sampling,
-                    request_id=f"{name}-{attempt}",
-                    version=self._version,
-                    priority=request.priority,
-                    deadline_s=left,
-                )
-            except Refused as refusal:
-                raise PolicyFailure(str(refusal), retryable=False) from refusal
-            except Unreachable as error:
-                left -= time.monotonic() - began
-                # A lost server fails all its requests, most of which did not cause the loss.
-                failed += not isinstance(error, Lost)
-                if left <= 0 or failed > MAX_REISSUES:
-                    message = f"no completion after {attempt + 1} attempts: {error}"
-                    raise PolicyFailure(message, retryable=True) from error
-                self._counts["reissued"] += 1
-                # Not a warning: the server itself warns once, and many requests fail with it.
-                logger.info("a completion is retried: %s", error)
-                server.mark_unhealthy(error)
-            finally:
-                self._dispatcher.free(server)
-        raise AssertionError("the loop ends by returning or raising")
-
-    def queued_s(self, session: str) -> float:
-        """Seconds that the session's requests waited for room on a server, so far."""
-        return self._dispatcher.queued_s(session)
-
-    def end(self, session: str) -> None:
-        """Forget an episode that is over."""
-        self._dispatcher.end(session)
 
     async def sleep(self) -> None:
         """Give the device's memory to the learner, if configured."""
@@ -243,9 +165,11 @@ class ServerPolicy:
         # Without reported versions, a completion must have one version: no request may run during
         # the update, nor wait in a server's queue, from where newer weights would sample it.
         reported = all(server.client.reports_versions for server in self._servers)
-        async with contextlib.nullcontext() if reported else self._dispatcher.quiet():
+        async with contextlib.nullcontext() if reported else self._quiet():
             results = await all_of(server.load(published, version) for server in self._servers)
             self._version = version
+            for guest in self._guests:
+                guest.tell_version(version)
         loaded = time.perf_counter()
         self._sync = {
             "sync/write_s": written - began,
@@ -262,6 +186,68 @@ class ServerPolicy:
         published = self._publisher.write(weights, version)
         return published, digests_of(weights) if self.compares_digests else None
 
+    @contextlib.asynccontextmanager
+    async def _quiet(self) -> AsyncIterator[None]:
+        """Ensure that no request runs, neither here nor of a guest, while the context lasts."""
+        async with self._dispatcher.quiet():
+            guests = list(self._guests)
+            try:
+                await all_of(guest.hold() for guest in guests)
+                yield
+            finally:
+                for guest in guests:
+                    guest.release()
+
+    @property
+    def guest_settings(self) -> GuestSettings:
+        """What a guest must know of this policy."""
+        request_s, most = self._timeouts.request_s, self._max_num_seqs
+        count = len(self._servers)
+        return GuestSettings(self.engine, count, self._context_window, request_s, most)
+
+    def admit(self, guest: Guest) -> None:
+        """Keep a guest informed from now on, until :meth:`dismiss`.
+
+        Raises:
+            ValueError: other processes cannot send requests to the servers.
+        """
+        for index, server in enumerate(self._servers):
+            guest.tell_server(index, server.shared_state)
+            server.on_change = partial(self._tell_guests, index)
+        if self._version >= 0:
+            guest.tell_version(self._version)
+        self._guests[guest] = [0] * len(self._servers)
+
+    def dismiss(self, guest: Guest) -> None:
+        """Forget a guest, which has ended."""
+        del self._guests[guest]
+        self._count_running()
+
+    def guest_reported(self, guest: Guest, report: GuestReport) -> None:
+        """Take note of a guest's report."""
+        if guest not in self._guests:
+            return  # It is not admitted yet, or not any more.
+        self._guests[guest] = report.running
+        self._count_running()
+        placed, queued_s = self._waits
+        self._waits = placed + report.placed, queued_s + report.queued_s
+        self._counts += report.counts
+
+    def guest_complained(self, index: int, generation: int, error: Unreachable) -> None:
+        """Check a server that failed a guest, unless it became ready again since."""
+        server = self._servers[index]
+        if server.generation == generation:
+            server.mark_unhealthy(error)
+
+    def _tell_guests(self, index: int) -> None:
+        state = self._servers[index].shared_state
+        for guest in self._guests:
+            guest.tell_server(index, state)
+
+    def _count_running(self) -> None:
+        for index, server in enumerate(self._servers):
+            server.running_elsewhere = sum(running[index] for running in self._guests.values())
+
     def progress(self) -> float:
         """A number that changes with each token, loading of weights or recovery of a server."""
         return float(sum(server.progress for server in self._servers) + self._version)
@@ -273,7 +259,7 @@ class ServerPolicy:
     def account(self, lane: Callable[[str, Sequence[str]], Busy]) -> None:
         """Count each server's seconds as restarting, syncing, generating or idle."""
         for n, server in enumerate(self._servers):
-            server.busy = lane(f"{self.engine.lower()}-{n}", (RESTART, SYNC, GENERATE))
+            server.busy = lane(lane_of(self.engine, n), (RESTART, SYNC, GENERATE))
 
     def facts(self) -> dict[str, object]:
         """Properties of the policy that a run records."""
@@ -285,9 +271,11 @@ class ServerPolicy:
         counts = {f"policy/{name}": float(count) for name, count in self._counts.items()}
         restarts = sum(server.take_restarts() for server in self._servers)
         self._counts = Counter()
+        placed, queued_s = map(sum, zip(self._dispatcher.take_queued(), self._waits, strict=True))
+        self._waits = (0, 0.0)
         always = {
             "policy/restarts": float(restarts),
-            "policy/queued_s": self._dispatcher.take_mean_queued_s(),
+            "policy/queued_s": queued_s / placed if placed else 0.0,
         }
         return self._sync | {"policy/reissued": 0.0} | counts | always
 
@@ -313,14 +301,3 @@ class ServerPolicy:
                     except Exception:
                         # The other servers must be checked, and this one again.
                         logger.exception("the check of a server's progress failed")
-
-    def _check(self, prompt: list[int]) -> None:
-        if self._version < 0:
-            raise ValueError("no weights were loaded: call load_weights first")
-        if not prompt:
-            raise ValueError("prompt_ids is empty: at least one token must come before the first")
-        if len(prompt) > self._context_window:
-            raise ValueError(
-                f"prompt_ids has {len(prompt)} tokens, the context window {self._context_window}: "
-                "end the episode or shorten its context"
-            )

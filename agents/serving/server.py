@@ -6,40 +6,31 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
 
 import aiohttp
 
-from agents.completion import Completion, SamplingParams
-from agents.policy import Busy, PolicyFailure
+from agents.policy import PolicyFailure
 from agents.serving.client import (
     Connect,
-    EngineClient,
+    CopiedClient,
     EngineRunner,
     PublishedWeights,
     SleepingClient,
     wait_until_ready,
 )
-from agents.serving.errors import Broken, Lost, Refused, ServerGone, Unreachable
+from agents.serving.errors import Broken, Refused, ServerGone, Unreachable
 from agents.serving.probe import Prober, Proof, WeightsDiffer
+from agents.serving.sampling.guests import ServerState
+from agents.serving.sampling.server import SamplingServer, open_session
 
 logger = logging.getLogger(__name__)
 MAX_RESTARTS_IN_A_ROW = 3
-RESTART, SYNC, GENERATE = "restart", "sync", "generate"
-"""Names of the states whose seconds are counted for each server."""
-_REUSED_S = 2.0
-"""Seconds of idleness after which a connection is not reused. Servers close idle connections after
-5 s, and a request sent at that moment is lost."""
+RESTART, SYNC = "restart", "sync"
+"""Names of the states whose seconds are counted for each server, besides generating."""
 
 
-def open_session() -> aiohttp.ClientSession:
-    """Open HTTP connections to servers. The caller closes them."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_REUSED_S)
-    return aiohttp.ClientSession(connector=connector, trust_env=False)
-
-
-class ManagedServer:
+class ManagedServer(SamplingServer):
     """One server or engine, monitored and restarted.
 
     Args:
@@ -64,30 +55,26 @@ class ManagedServer:
     ) -> None:
         if (connect is None) == (runner is None):
             raise ValueError("give either connect, for a running server, or runner, to start one")
-        self.busy: Busy = lambda state: contextlib.nullcontext()
-        """Counts the server's seconds."""
+        super().__init__()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after the server became ready or unready, was given up, or loaded weights."""
+        self.running_elsewhere = 0
+        """Number of requests without a response that other processes sent."""
         self._prober = prober
         self._connect = connect
         self._runner = runner
         self._start_s, self._load_s, self._short_s = start_s, load_s, short_s
         self._session: aiohttp.ClientSession | None = None
-        self.client: EngineClient
-        self.broken: PolicyFailure | None = None
-        """The reason why the server will not recover, or None while it serves requests or
-        recovers."""
         self._weights: tuple[PublishedWeights, int] | None = None
-        self._ready = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._lost: asyncio.Future[Unreachable]
         self._recovery: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
         self._device_free = asyncio.Event()
         """Whether the server may use its device. Cleared while the server sleeps."""
         self._device_free.set()
         self._restarts = 0
+        self.generation = 0
+        """Number of times that the server became ready."""
         self._tokens: float | None = None
-        self._num_done = 0
-        """Number of completed loads, starts and requests."""
         self._progress_at = 0.0
 
     async def open(self) -> None:
@@ -102,11 +89,6 @@ class ManagedServer:
         except (Unreachable, Refused, ServerGone) as error:
             raise PolicyFailure(str(error), retryable=False) from error
         self._set_ready()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the server accepts requests."""
-        return self._ready.is_set()
 
     @property
     def state(self) -> str:
@@ -128,60 +110,25 @@ class ManagedServer:
 
     @property
     def num_running(self) -> int:
-        """Number of requests that have no response yet."""
-        return self.client.num_running
+        """Number of requests that have no response yet, including those of other processes."""
+        return self.client.num_running + self.running_elsewhere
 
     @property
-    def max_num_seqs(self) -> int | None:
-        """Number of requests that the server computes at the same time, or None if unknown."""
-        return self.client.max_num_seqs
+    def shared_state(self) -> ServerState:
+        """What other processes that send requests to the server must know.
+
+        Raises:
+            ValueError: other processes cannot send requests to it.
+        """
+        if not isinstance(self.client, CopiedClient):
+            raise ValueError(f"{self.client.url} takes requests of this process only")
+        broken = "" if self.broken is None else str(self.broken)
+        return ServerState(self.generation, self.is_ready, broken, self.client.copied())
 
     def take_restarts(self) -> int:
         """Number of restarts since the last call."""
         taken, self._restarts = self._restarts, 0
         return taken
-
-    async def changed(self) -> None:
-        """Wait until the server is ready, or is given up."""
-        await self._changed.wait()
-
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        request_id: str,
-        version: int,
-        priority: int,
-        deadline_s: float,
-    ) -> Completion:
-        """Sample one completion; end early if the server dies or stalls.
-
-        Raises:
-            Lost: the server failed while the request ran. The request is not necessarily the cause.
-            Unreachable, Refused: as :meth:`EngineClient.generate`.
-        """
-        lost = self._lost
-        asking = asyncio.ensure_future(
-            self.client.generate(
-                prompt_ids,
-                sampling,
-                request_id=request_id,
-                version=version,
-                priority=priority,
-                deadline_s=deadline_s,
-            )
-        )
-        try:
-            either: set[asyncio.Future[Any]] = {asking, lost}
-            with self.busy(GENERATE):
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                self._num_done += 1
-                return asking.result()
-            raise Lost(str(lost.result()))
-        finally:
-            asking.cancel()
 
     async def sleep(self) -> None:
         """Free the device's memory until :meth:`wake`.
@@ -242,10 +189,9 @@ class ManagedServer:
         """Stop sending requests until the server is verified again. Running requests fail now."""
         if self._recovery is not None or self.broken is not None:
             return
-        self._ready.clear()
-        self._changed.clear()
-        self._lost.set_result(error)
+        self._set_lost(error)
         self._recovery = asyncio.create_task(self._recover(error))
+        self.on_change()
 
     async def check_progress(self, stall_s: float) -> None:
         """Mark the server unhealthy if it has requests but no token came for ``stall_s``."""
@@ -283,11 +229,10 @@ class ManagedServer:
             await self._session.close()
 
     def _set_ready(self) -> None:
-        self._lost = asyncio.get_running_loop().create_future()
+        super()._set_ready()
+        self.generation += 1
         self._progress_at = time.monotonic()
-        self._num_done += 1
-        self._ready.set()
-        self._changed.set()
+        self.on_change()
 
     async def _reach(self) -> None:
         """Start the server if this run owns it, and wait until it answers."""
@@ -318,6 +263,7 @@ class ManagedServer:
             loaded = await self.client.load(weights, version)
             self._num_done += 1
             seconds = time.perf_counter() - began
+            self.on_change()
             proof = await self._prober.prove(self.client, version, sampled=sampled, loaded=loaded)
             return seconds, proof
 
@@ -355,9 +301,9 @@ class ManagedServer:
             self._recovery = None
 
     def _give_up(self, failure: Exception) -> None:
-        self.broken = PolicyFailure(str(failure), retryable=False)
+        self._set_broken(PolicyFailure(str(failure), retryable=False))
         logger.error("%s is given up: %s", self.client.url, failure)
-        self._changed.set()
+        self.on_change()
 
     async def _is_well(self) -> bool:
         """Whether the server samples a token, in time, from the right weights."""

@@ -15,7 +15,7 @@ import aiohttp
 from agents.completion import Completion, SamplingParams
 from agents.digests.comparison import LoadedDigests
 from agents.digests.turnwise_digests import EXTENSION
-from agents.serving.client import FIRST, Connect, PublishedWeights
+from agents.serving.client import FIRST, Connect, MakeClient, PublishedWeights
 from agents.serving.errors import Broken, Refused, Unreachable
 from agents.serving.http import call
 from agents.vllm.adapter import (
@@ -85,6 +85,11 @@ class VLLMClient:
     def at(cls, url: str) -> Connect:
         """A function that connects to the server at ``url``, for a ``ManagedServer``."""
         return partial(cls, url)
+
+    def copied(self) -> MakeClient:
+        """Makes a client with the same state; see :class:`~agents.serving.client.CopiedClient`."""
+        state = {name: value for name, value in vars(self).items() if name != "_session"}
+        return partial(_copy, state | {"num_running": 0})
 
     @property
     def reports_versions(self) -> bool:
@@ -398,3 +403,10 @@ class VLLMClient:
             as_text=as_text,
             keep_alive=path in ENDPOINTS.values(),
         )
+
+
+def _copy(state: Mapping[str, Any], session: aiohttp.ClientSession) -> VLLMClient:
+    """A client with the state of another one."""
+    client = VLLMClient(state["url"], session, short_s=state["_short_s"], load_s=state["_load_s"])
+    vars(client).update(state)
+    return client

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agents.serving.client import WeightPublisher
-from agents.serving.policy import Timeouts
 from agents.serving.probe import Prober
+from agents.serving.sampling.sampler import Timeouts
 from agents.serving.server import ManagedServer
 from agents.vllm.engine_process import VLLMEngineProcess
 from agents.vllm.policy import VLLMServerPolicy

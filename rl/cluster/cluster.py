@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agents.serving import EngineRunner, ServerProcess, WeightPublisher
+    from rl.cluster.child import ChildProcess
     from rl.learner.ranks.process import RankGroup
 
 
@@ -26,6 +29,20 @@ class Cluster:
         from rl.learner.ranks.process import start_here
 
         return start_here(size)
+
+    def start_collector(self, number: int, printed: Path) -> ChildProcess:
+        """Start a collector, and block until it is connected.
+
+        Args:
+            number: the collector's number, from 0.
+            printed: file that receives what it prints, if it is on this machine.
+
+        Raises:
+            LearnerLost: it cannot be started.
+        """
+        from rl.cluster.child import LocalChild
+
+        return LocalChild(f"collector {number}", "rl.collectors.process", number, printed, {})
 
     def server(self, number: int, process: ServerProcess) -> EngineRunner:
         """What starts the policy's server with this number, and ends it."""

@@ -9,10 +9,16 @@ from rl.learner.ranks.process import RankGroup
 
 
 class JoinedRank:
-    """A rank that connected; see ``rl.learner.ranks.process.RankProcess``."""
+    """A rank or a collector that connected; see ``rl.cluster.child.ChildProcess``.
 
-    def __init__(self, joined: Joined) -> None:
+    Args:
+        joined: the connection.
+        name: its name in messages, with its number.
+    """
+
+    def __init__(self, joined: Joined, name: str = "") -> None:
         self.joined = joined
+        self._name = name or f"rank {joined.rank} of the learner"
         self.number, self.pid = joined.rank, joined.pid
         self.connection = joined.connection
 
@@ -26,7 +32,7 @@ class JoinedRank:
 
     def epitaph(self) -> str:
         """How the rank ended, in one line."""
-        return f"rank {self.number} of the learner, on {self.joined.address}, ended"
+        return f"{self._name}, on {self.joined.address}, ended"
 
 
 def group_of(ranks: Sequence[JoinedRank], num_threads: int) -> RankGroup:

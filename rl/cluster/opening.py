@@ -13,7 +13,7 @@ from rl.errors import UsageError
 
 @asynccontextmanager
 async def open_cluster(
-    choice: ClusterChoice, ranks: Sequence[int], servers: Sequence[int]
+    choice: ClusterChoice, ranks: Sequence[int], servers: Sequence[int], collectors: int = 0
 ) -> AsyncIterator[Cluster]:
     """Reserve room for a run's processes, until the context ends.
 
@@ -21,6 +21,7 @@ async def open_cluster(
         choice: the cluster.
         ranks: number of GPUs of each rank of the learner; empty if it is in the run's process.
         servers: number of GPUs of each server that the policy starts.
+        collectors: number of collectors.
 
     Raises:
         UsageError: Ray is not installed, the cluster cannot be reached, or has too little room.
@@ -38,5 +39,5 @@ async def open_cluster(
         raise UsageError("cluster=ray needs Ray: pip install 'turnwise[ray]'")
     from rl.cluster.ray_cluster import open_ray  # loads Ray
 
-    async with open_ray(choice.settings, ranks, servers) as cluster:
+    async with open_ray(choice.settings, ranks, servers, collectors) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""Ray's actors: one for each rank of the learner, and one for each server of the policy.
+"""Ray's actors: one for each rank of the learner, each collector, and each server of the policy.
 
 An actor runs where Ray placed it. Ray starts and ends it; what it does is what a process of one
 machine does.
@@ -46,6 +46,17 @@ class RankActor:
 
         # Ray shows each actor its own GPU alone.
         serve(join(address, key, rank, device=0))
+
+
+class CollectorActor:
+    """One collector, which plays episodes in the actor's own process."""
+
+    def serve(self, address: tuple[str, int], key: bytes, rank: int) -> None:
+        """Answer the run's calls. The end of the connection ends this process."""
+        from rl.collectors.process import serve
+        from rl.learner.ranks.joining import join
+
+        serve(join(address, key, rank))
 
 
 class ServerActor:

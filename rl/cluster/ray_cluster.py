@@ -1,9 +1,9 @@
 """``cluster=ray``: Ray reserves room for all processes of a run, and places them.
 
 Ray holds one placement group for a run, with a bundle for each rank of the learner, each server of
-the policy and each sandbox server, so nothing is placed twice, and nothing starts before there is
-room for all. What the processes say to each other does not go through Ray: the run calls its ranks
-by their connections, and its servers by HTTP, as on one machine.
+the policy, each collector and each sandbox server, so nothing is placed twice, and nothing starts
+before there is room for all. What the processes say to each other does not go through Ray: the run
+calls its ranks and collectors by their connections, and its servers by HTTP, as on one machine.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agents.serving import ServerGone, ServerProcess
 from rl.cluster.cluster import Cluster
-from rl.cluster.ray_actors import RankActor, ServerActor, in_words, result_of
+from rl.cluster.ray_actors import CollectorActor, RankActor, ServerActor, in_words, result_of
 from rl.cluster.ray_sandboxes import sandboxes_on
 from rl.cluster.settings import RayConfig
 from rl.cluster.shipping import Shipping
 from rl.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import aiohttp
 
     from agents.serving import EngineClient, WeightPublisher
+    from rl.cluster.child import ChildProcess
     from rl.learner.ranks.process import RankGroup
 
 _REACH_S = 10.0
@@ -47,7 +50,7 @@ CLOSE_S = 10.0
 
 @asynccontextmanager
 async def open_ray(
-    settings: RayConfig, ranks: Sequence[int], servers: Sequence[int]
+    settings: RayConfig, ranks: Sequence[int], servers: Sequence[int], collectors: int
 ) -> AsyncIterator[RayCluster]:
     """Connect to Ray or start it, and reserve room; see ``rl.cluster.opening.open_cluster``.
 
@@ -56,11 +59,12 @@ async def open_ray(
     """
     bundles = [_bundle(settings.rank_cpus, gpus) for gpus in ranks]
     bundles += [_bundle(settings.server_cpus, gpus) for gpus in servers]
+    bundles += [_bundle(settings.collector_cpus, 0)] * collectors
     bundles += [_bundle(settings.sandbox_cpus, 0)] * settings.sandboxes
     started = await asyncio.to_thread(_connect, settings, bundles)
     try:
         group = await asyncio.to_thread(_reserve, settings, bundles)
-        cluster = RayCluster(settings, group, len(ranks))
+        cluster = RayCluster(settings, group, len(ranks), len(servers))
         own = range(len(bundles) - settings.sandboxes, len(bundles))
         try:
             async with sandboxes_on(cluster.actor, own, settings.start_s) as cluster.sandboxes:
@@ -140,8 +144,8 @@ def _reserve(settings: RayConfig, bundles: Sequence[dict[str, float]]) -> Placem
         wants = ", ".join(f"{count:g} {kind}" for kind, count in needed.items())
         raise UsageError(
             f"cluster=ray has no room after {settings.start_s:g} s: the run needs {wants} in "
-            f"{len(bundles)} parts, and {has} are free; give fewer learner.ranks or "
-            "policy.replicas, or a smaller cluster.rank_cpus or cluster.server_cpus"
+            f"{len(bundles)} parts, and {has} are free; give fewer learner.ranks, "
+            "policy.replicas or collectors, or a smaller cluster.rank_cpus or cluster.server_cpus"
         )
     return group
 
@@ -159,16 +163,21 @@ class RayCluster(Cluster):
 
     Args:
         settings: the cluster's settings.
-        group: the reserved room: first the ranks, then the policy's servers, then the sandboxes.
+        group: the reserved room: first the ranks, then the policy's servers, then the collectors,
+            then the sandboxes.
         ranks: number of ranks.
+        servers: number of servers.
     """
 
     assigns_gpus = True
 
-    def __init__(self, settings: RayConfig, group: PlacementGroup | None, ranks: int) -> None:
+    def __init__(
+        self, settings: RayConfig, group: PlacementGroup | None, ranks: int, servers: int
+    ) -> None:
         self._settings = settings
         self._group = group
         self._ranks = ranks
+        self._servers = servers
         self._shipping: Shipping | None = None
 
     def start_ranks(self, size: int) -> RankGroup:
@@ -177,6 +186,13 @@ class RayCluster(Cluster):
 
         actors = [self.actor(RankActor, number) for number in range(size)]
         return start_ranks(actors, self._settings)
+
+    def start_collector(self, number: int, printed: Path) -> ChildProcess:
+        """Start a collector as an actor; see :meth:`Cluster.start_collector`."""
+        from rl.cluster.ray_ranks import start_collector
+
+        actor = self.actor(CollectorActor, self._ranks + self._servers + number)
+        return start_collector(actor, number, self._settings)
 
     def server(self, number: int, process: ServerProcess) -> RayServer:
         """What starts the policy's server with this number, as a child of an actor."""

@@ -1,4 +1,4 @@
-"""Ranks of the learner in Ray's actors."""
+"""Ranks of the learner, and collectors, in Ray's actors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from rl.cluster.child import CLOSE_S
 from rl.cluster.joined_ranks import JoinedRank, group_of
 from rl.cluster.ray_actors import in_words
 from rl.cluster.settings import RayConfig
 from rl.learner.ranks.joining import Joined, RankListener
-from rl.learner.ranks.process import CLOSE_S, RankGroup
+from rl.learner.ranks.process import RankGroup
 from rl.learner.seam import LearnerLost
 
 
-class RayRank(JoinedRank):
-    """A rank in an actor."""
+class RayChild(JoinedRank):
+    """A rank or a collector in an actor."""
 
-    def __init__(self, joined: Joined, actor: Any, serving: Any) -> None:
-        super().__init__(joined)
+    def __init__(self, joined: Joined, actor: Any, serving: Any, name: str = "") -> None:
+        super().__init__(joined, name)
         self._actor = actor
         self._serving = serving
 
@@ -57,11 +58,38 @@ def start_ranks(actors: Sequence[Any], settings: RayConfig) -> RankGroup:
     Raises:
         LearnerLost: an actor does not start or connect in time.
     """
+    ranks = list(map(RayChild, *_connected(actors, settings.start_s)))
+    return group_of(ranks, num_threads=max(1, int(settings.rank_cpus)))
+
+
+def start_collector(actor: Any, number: int, settings: RayConfig) -> RayChild:
+    """Start a collector in an actor, and block until it is connected.
+
+    Raises:
+        LearnerLost: the actor does not start or connect in time.
+    """
+    ((joined,), (actor,), (serving,)) = _connected([actor], settings.start_s)
+    child = RayChild(joined, actor, serving, f"collector {number}")
+    child.number = number
+    return child
+
+
+def _connected(
+    actors: Sequence[Any], start_s: float
+) -> tuple[Sequence[Joined], Sequence[Any], Sequence[Any]]:
+    """Let each actor serve, and block until all are connected.
+
+    Returns:
+        The connections, the actors, and the ends of their work.
+
+    Raises:
+        LearnerLost: an actor does not start or connect in time.
+    """
     listener = RankListener(ray.util.get_node_ip_address(), 0, secrets.token_bytes(32))
     address, key = listener.address, listener.key
     serving = [actor.serve.remote(address, key, rank) for rank, actor in enumerate(actors)]
     try:
-        joined = listener.accept(len(actors), settings.start_s)
+        joined = listener.accept(len(actors), start_s)
     except LearnerLost as error:
         failed = ray.wait(serving, num_returns=len(serving), timeout=0)[0]
         for actor in actors:
@@ -73,5 +101,4 @@ def start_ranks(actors: Sequence[Any], settings: RayConfig) -> RankGroup:
         raise
     finally:
         listener.close()
-    ranks = list(map(RayRank, joined, actors, serving))
-    return group_of(ranks, num_threads=max(1, int(settings.rank_cpus)))
+    return joined, actors, serving

@@ -33,6 +33,8 @@ class RayConfig:
     where it has no GPU."""
     server_cpus: float = 1.0
     """Cores that Ray reserves for each server of the policy."""
+    collector_cpus: float = 1.0
+    """Cores that Ray reserves for each collector."""
     sandboxes: int = 0
     """Number of sandbox servers that Ray places for the environment's programs, which then do not
     run on the run's own machine; 0 for none. They take the place of env.sandbox."""
@@ -48,7 +50,7 @@ class RayConfig:
     """Seconds that Ray may take to start, to find room for all processes, and to start each."""
 
     def __post_init__(self) -> None:
-        for key in ("rank_cpus", "server_cpus", "sandbox_cpus", "start_s"):
+        for key in ("rank_cpus", "server_cpus", "collector_cpus", "sandbox_cpus", "start_s"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"{key} ({getattr(self, key)}) must be above 0")
         if self.sandboxes < 0:

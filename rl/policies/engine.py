@@ -128,6 +128,9 @@ class PolicyEngine(ABC):
     """Whether the policy returns token ids. Without them, a model can only be evaluated."""
     supports_deterministic: ClassVar[bool] = False
     """Whether equal runs sample equal tokens, so that ``deterministic=true`` is allowed."""
+    admits_guests: ClassVar[bool] = False
+    """Whether other processes can sample from the policy's servers, so that ``collectors`` can be
+    above 1; see :mod:`agents.serving.sampling.guests`."""
     loads_adapters: ClassVar[bool] = False
     """Whether the policy's ``load_weights`` receives the adapter alone if only an adapter is
     trained. Otherwise it receives the whole model's weights."""

@@ -180,6 +180,8 @@ def _threads(cores: int, *, alone: bool) -> int:
 class VLLMServers(VLLM):
     """vLLM servers, which load the learner's weights after each update."""
 
+    admits_guests = True
+
     url: str = ""
     """URLs of running servers, separated by commas. If empty, the run starts its own servers."""
     replicas: int = 1

@@ -7,6 +7,7 @@ failed episode stays in its group without a reward, and counts in no baseline.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -35,6 +36,18 @@ class KeptEpisodes(Protocol):
     def add(self, task: int, member: int, trajectory: Trajectory) -> None:
         """Keep a new episode."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Episodes of one task's group, which are played together."""
+
+    task: int
+    """Index into the environment's split."""
+    members: tuple[int, ...]
+    """Which members of the group."""
+    seed_key: tuple[int, ...]
+    """Determines the seeds, with each member's number."""
 
 
 class Collector:
@@ -73,20 +86,20 @@ class Collector:
             RolloutFailure: more than ``limits.max_failed`` of the episodes failed, or no episode
                 had a turn.
         """
-        members = [(task, member) for task in tasks for member in range(group_size)]
+        members = range(group_size)
         missing = [
-            self._episode(task, member, (*seed_key, position))
+            Assignment(
+                task, tuple(m for m in members if (task, m) not in played), (*seed_key, position)
+            )
             for position, task in enumerate(tasks)
-            for member in range(group_size)
-            if (task, member) not in played
         ]
-        new = iter(await self._play_valued(missing))
-        trajectories = [played[key] if key in played else next(new) for key in members]
-        self.check(trajectories)
-        return [
-            TrajectoryGroup(trajectories[start : start + group_size])
-            for start in range(0, len(trajectories), group_size)
+        made = zip(tasks, map(iter, await self.play(missing)), strict=True)
+        groups = [
+            [played[task, m] if (task, m) in played else next(new) for m in members]
+            for task, new in made
         ]
+        self.check([trajectory for group in groups for trajectory in group])
+        return list(map(TrajectoryGroup, groups))
 
     async def play_first(
         self,
@@ -125,8 +138,18 @@ class Collector:
         Returns:
             The group, including failed members. The caller must call :meth:`check` for its groups.
         """
-        members = [self._episode(task, member, seed_key) for member in range(group_size)]
-        return TrajectoryGroup(await self._play_valued(members))
+        (trajectories,) = await self.play([Assignment(task, tuple(range(group_size)), seed_key)])
+        return TrajectoryGroup(trajectories)
+
+    async def play(self, assignments: Sequence[Assignment]) -> list[list[Trajectory]]:
+        """Play all episodes of all assignments concurrently.
+
+        Returns:
+            The episodes of each assignment, in the order of its members.
+        """
+        episodes = [self._episode(a.task, m, a.seed_key) for a in assignments for m in a.members]
+        played = iter(await self._play_valued(episodes))
+        return [[next(played) for _ in a.members] for a in assignments]
 
     def _episode(self, task: int, member: int, seed_key: tuple[int, ...]) -> Episode:
         keeps_starts = self.vine is not None

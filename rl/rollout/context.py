@@ -147,6 +147,12 @@ class EpisodeContext:
         for partner in self.partners.values():
             partner.end(session)
 
+    def played(self, task: int, member: int, trajectory: Trajectory) -> None:
+        """Report the end of an episode."""
+        self.activities.progressed("an episode")
+        self.on_played(task, member, trajectory)
+        self.on_episode()
+
     def make_env(self) -> TextEnv[Any, Any]:
         """A new environment that shares the services.
 

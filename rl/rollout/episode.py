@@ -111,9 +111,7 @@ class Episode:
         doing = activities.doing(ROLLOUT, name, ENVIRONMENT)
         with acting_for(self.session), doing as self._activity:
             trajectory = await self._play()
-        activities.progressed("an episode")
-        self.context.on_played(self.task, self.member, trajectory)
-        self.context.on_episode()
+        self.context.played(self.task, self.member, trajectory)
         return trajectory
 
     async def _play(self) -> Trajectory:

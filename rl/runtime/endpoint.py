@@ -21,7 +21,7 @@ from rl.run.metrics.service_metrics import ServiceMetrics
 from rl.run.process.activity import Activities
 from rl.runtime.isolation import check_isolation
 from rl.runtime.partner import open_partners
-from rl.runtime.runtime import open_services
+from rl.runtime.playing import open_services
 from rl.settings.run import RunConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ from agents.renderer import Renderer
 from agents.torch_thread import TorchThread
 from rl.cluster.cluster import Cluster
 from rl.cluster.opening import open_cluster
+from rl.collectors.collector import RemoteCollector
+from rl.collectors.pool import CollectorPool
 from rl.errors import UsageError
 from rl.external.collector import make_collector
 from rl.learner.lora import check_lora
 from rl.learner.seam import Learner
 from rl.policies.engine import PolicyContext
 from rl.rollout.collector import Collector, KeptEpisodes
-from rl.rollout.context import EpisodeContext, EpisodeLimits, Partner
+from rl.rollout.context import Partner
 from rl.rollout.trajectory import TrajectoryGroup
 from rl.rollout.vine import VineConfig
 from rl.run.metrics.episodes import success_of
@@ -35,12 +37,14 @@ from rl.run.metrics.service_metrics import ServiceMetrics
 from rl.run.process.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.process.closing import InTime, at_end
 from rl.run.process.cores import report_busy
+from rl.runtime.collectors import counts_together, open_collectors
 from rl.runtime.deterministic import deterministic_kernels
 from rl.runtime.isolation import Confining, check_isolation
 from rl.runtime.learner import learner_spec, model_path, open_learner
 from rl.runtime.model import cores_of_learner, device_of
 from rl.runtime.notices import no_tools, rules_twice
 from rl.runtime.partner import open_partners
+from rl.runtime.playing import Playing, open_services
 from rl.settings.finetuning import SFTConfig
 from rl.settings.lora import NO_LORA, LoraConfig
 from rl.settings.run import RunConfig
@@ -69,6 +73,8 @@ class Runtime:
     """The thread for computations of this process on several cores."""
     partners: Mapping[str, Partner] = dataclasses.field(default_factory=dict)
     """Who plays roles that are not trained, by role."""
+    collectors: CollectorPool | None = None
+    """Processes that play the episodes; None if this process does."""
     on_evaluated: Callable[[str, Sequence[TrajectoryGroup]], None] = lambda split, groups: None
     """Called after each evaluation with the split and the episodes."""
 
@@ -81,24 +87,18 @@ class Runtime:
         self, split: str, sampling: SamplingParams, vine: VineConfig | None = None
     ) -> Collector:
         """A collector that plays episodes of a split. If ``vine`` is set, it also values turns."""
-        config = self.config
-        context = EpisodeContext(
-            env_id=config.env.env_id,
-            options=dataclasses.replace(config.env.options, split=split),
+        playing = Playing(
+            config=self.config,
             services=self.services,
             policy=self.policy,
             renderer=self.renderer,
-            sampling=sampling,
-            limits=EpisodeLimits(
-                context_length=config.context_length or self.learner.facts.context_window,
-                episode_timeout_s=config.episode_timeout_s,
-                # A deterministic wave holds one request of each episode.
-                requests_at_once=int(config.deterministic),
-            ),
             partners=self.partners,
-            compaction=config.context,
             activities=self.activities,
+            context_window=self.learner.facts.context_window,
         )
+        context = playing.context(split, sampling)
+        if self.collectors is not None:
+            return RemoteCollector(context, vine, self.collectors)
         return make_collector(context, vine)
 
     async def evaluate(
@@ -232,11 +232,17 @@ async def open_runtime(
             shared = (own_thread, activities, closed_first, report)
             partners = await open_partners(config, services, spec.model, *shared)
         _observe(policy, activities)
+        collectors = await open_collectors(
+            config, policy, learner, spec, cluster, logs, activities, closed_first
+        )
         service_metrics = ServiceMetrics(services)
+        if collectors is not None and not counts_together(config, cluster):
+            service_metrics.elsewhere = collectors.healths
         await service_metrics.take()  # The programs of a warm start count to no step.
         yield Runtime(
             *(config, services, learner, spec.tokenizer, policy),
             *(renderer, service_metrics, activities, thread, partners),
+            collectors=collectors,
         )
 
 
@@ -263,37 +269,11 @@ async def _open_cluster(
     gpus = [int(device.type == "cuda")] * (ranks if ranks > 1 else 0)
     servers = config.policy.settings.gpus_of_servers(device.type)
     with activities.doing(LEARNER, f"the cluster {config.cluster.name}", OPEN):
-        opened = open_cluster(config.cluster, gpus, servers)
+        collectors = config.collectors if config.collectors > 1 else 0
+        opened = open_cluster(config.cluster, gpus, servers, collectors)
         return await stack.enter_async_context(
             InTime(opened, "the cluster", activities, config.close_s)
         )
-
-
-async def open_services(
-    config: RunConfig, stack: AsyncExitStack, activities: Activities, sandboxes: str = ""
-) -> Mapping[str, Any]:
-    """Open the environment's services. ``stack`` closes them within ``close_s``.
-
-    Args:
-        config: the settings.
-        stack: closes the services.
-        activities: receives the activity.
-        sandboxes: URLs of sandbox servers that take the place of ``env.sandbox``, if given.
-
-    Raises:
-        UsageError: there are sandbox servers, but the environment has no sandbox.
-    """
-    options: Any = config.env.options
-    if sandboxes:
-        if not hasattr(options, "sandbox"):
-            raise UsageError(
-                f"cluster.sandboxes must be 0 with env={config.env.env_id}: it has no env.sandbox"
-            )
-        options = replace(options, sandbox=sandboxes)
-    opened = envs.env_type(config.env.env_id).open_services(options)
-    what = "the environment's services"
-    with activities.doing(LEARNER, what, OPEN):
-        return await stack.enter_async_context(InTime(opened, what, activities, config.close_s))
 
 
 def _prepare(

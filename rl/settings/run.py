@@ -91,6 +91,9 @@ class RunConfig(ModelConfig):
     """Where the run's processes are: "local", all on this machine; "ray", where Ray places the
     learner's ranks and the policy's servers; or "join", where torchrun or Slurm starts the ranks.
     cluster.KEY sets its options."""
+    collectors: int = 1
+    """Number of processes that play episodes, for runs whose episodes fill one process. 1 plays
+    them in the command's own process. More need a policy of servers, such as vllm-server."""
     context_length: int = 0
     """Maximum number of tokens in an episode (with context.compact, in one of its contexts); 0 for
     the model's own window."""
@@ -110,11 +113,22 @@ class RunConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, self, "context_length")
+        at_least(1, self, "collectors")
         at_least(1, self, "episode_timeout_s")
         at_least(0.1, self, "close_s")
         if self.deterministic and not self.policy.settings.supports_deterministic:
             raise ValueError(
                 "deterministic needs policy=local: servers batch requests as they arrive"
+            )
+        if self.collectors > 1 and not self.policy.settings.admits_guests:
+            raise ValueError(
+                f"collectors ({self.collectors}) must be 1 with policy={self.policy.name}: "
+                "collectors sample from servers, as with policy=vllm-server"
+            )
+        if self.collectors > 1 and self.partner.name == "local":
+            raise ValueError(
+                f"collectors ({self.collectors}) must be 1 with partner=local: each collector "
+                "would load the partner's model; partner=openai is a server's model"
             )
         self.partner.settings.check()
         if self.deterministic and not self.partner.settings.supports_deterministic:

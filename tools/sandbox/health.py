@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -122,6 +123,13 @@ class Health:
             "zygotes/recycled": self.zygotes_recycled,
             "zygotes/died": self.zygotes_died,
         }
+
+
+def total_of(healths: Sequence[Health]) -> Health:
+    """The healths of several sandboxes, added up. The slowest 95th percentile counts."""
+    total = {f.name: sum(getattr(health, f.name) for health in healths) for f in fields(Health)}
+    slowest = max(health.queue_wait_p95_s for health in healths)
+    return Health(**(total | {"queue_wait_p95_s": slowest}))
 
 
 def measure(

@@ -28,6 +28,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from agents.serving.orphans import shared_memory_here
+from rl.cluster.child import end_connection
 from rl.learner.seam import LearnerLost
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID")
@@ -56,10 +57,7 @@ class Joined:
 
     def end_connection(self) -> None:
         """End the connection for both sides and every thread, which ends the rank."""
-        with contextlib.suppress(OSError):
-            duplicate = os.dup(self.connection.fileno())
-            with socket.socket(fileno=duplicate) as connected:
-                connected.shutdown(socket.SHUT_RDWR)
+        end_connection(self.connection)
 
 
 class RankListener:

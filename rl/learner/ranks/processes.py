@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from rl.learner.seam import LearnerLost
 
 if TYPE_CHECKING:
+    from rl.cluster.child import ChildProcess
     from rl.learner.ranks.messages import Answer
-    from rl.learner.ranks.process import RankGroup, RankProcess
+    from rl.learner.ranks.process import RankGroup
 
 CLOSE_S = 15.0
 """Seconds within which the connections close after the ranks have ended."""
@@ -143,7 +144,7 @@ class RankProcesses:
                 )
         waiting.result()
 
-    def _read(self, rank: RankProcess) -> None:
+    def _read(self, rank: ChildProcess) -> None:
         """Take the answers of a rank; runs in a thread."""
         assert self._loop is not None
         try:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from tools.sandbox import Health, SandboxFailure
+from tools.sandbox.health import total_of
 
 logger = logging.getLogger(__name__)
+
+Elsewhere = Callable[[], Awaitable[Mapping[tuple[str, str], Health]]]
+"""Returns the counters of services in other processes, by the process's and the service's name. A
+process that was started again has another name."""
 
 
 @runtime_checkable
@@ -20,6 +25,18 @@ class Measured(Protocol):
         ...
 
 
+async def healths_of(services: Mapping[str, Any]) -> dict[str, Health]:
+    """The counters of services, by name. Services without counters, or that fail, are left out."""
+    found = {}
+    for name, service in services.items():
+        if isinstance(service, Measured):
+            try:
+                found[name] = await service.health()
+            except SandboxFailure as error:
+                logger.warning("no metrics of the %s: %s", name, error)
+    return found
+
+
 class ServiceMetrics:
     """Reads the counters of services, and reports the changes since the last reading.
 
@@ -28,23 +45,26 @@ class ServiceMetrics:
     """
 
     def __init__(self, services: Mapping[str, Any]) -> None:
-        self._measured = {n: s for n, s in services.items() if isinstance(s, Measured)}
-        self._before: dict[str, Health] = {}
+        self._services = services
+        self.elsewhere: Elsewhere | None = None
+        """Reads the counters of the same services in other processes."""
+        self._before: dict[tuple[str, str], Health] = {}
 
     async def take(self) -> dict[str, float]:
         """Changes of counters since the last call, and current gauges, under ``SERVICE/...``.
 
         A service that fails is omitted, because learning does not depend on its metrics.
         """
-        metrics: dict[str, float] = {}
-        for name, service in self._measured.items():
-            try:
-                now = await service.health()
-            except SandboxFailure as error:
-                logger.warning("no metrics of the %s: %s", name, error)
-                continue
-            since = now.since(self._before[name]) if name in self._before else now
-            self._before[name] = now
-            numbers = since.metrics()
-            metrics |= {f"{name}/{key}": float(value) for key, value in numbers.items()}
-        return metrics
+        now = {("", name): health for name, health in (await healths_of(self._services)).items()}
+        if self.elsewhere is not None:
+            now |= await self.elsewhere()
+        changes: dict[str, list[Health]] = {}
+        for key, health in now.items():
+            since = health.since(self._before[key]) if key in self._before else health
+            changes.setdefault(key[1], []).append(since)
+        self._before |= now
+        return {
+            f"{name}/{key}": float(value)
+            for name, healths in changes.items()
+            for key, value in total_of(healths).metrics().items()
+        }

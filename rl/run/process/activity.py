@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from agents.policy import Busy, Observable
 from rl.run.process.ledger import Lane
@@ -69,6 +70,26 @@ class Activity:
         self._all.correct(self, state, seconds)
 
 
+class ActivitiesElsewhere(Protocol):
+    """The activities of a run's other processes. Other threads may call the methods."""
+
+    def add_seconds(self, own: Mapping[str, float]) -> dict[str, float]:
+        """Seconds by lane and state, with those of the other processes since the last call."""
+        ...
+
+    def waits(self) -> list[Waiting]:
+        """The running activities, as far as known."""
+        ...
+
+    def num_restartable(self) -> int:
+        """Number of running activities that can restart."""
+        ...
+
+    def restart_all(self) -> None:
+        """Restart all activities that can restart. Called on the event loop only."""
+        ...
+
+
 class Activities:
     """The activities of one run.
 
@@ -90,6 +111,8 @@ class Activities:
         self._sources: list[Observable] = []
         self._seen: list[float] = []
         self._progress = (now, "the start")
+        self.elsewhere: ActivitiesElsewhere | None = None
+        """The activities of other processes, if there are some."""
         self.closed_at = now
         """Time of the last start or end of an activity in ``CLOSE``."""
 
@@ -190,16 +213,21 @@ class Activities:
         with self._lock:
             now, running = self._clock(), list(self._running.values())
         waiting = [Waiting(a.lane, a.name, a.state, now - a.since) for a in running]
+        if self.elsewhere is not None:
+            waiting += self.elsewhere.waits()
         return sorted(waiting, key=lambda one: -one.seconds)
 
     def num_restartable(self) -> int:
         """Number of running activities that can restart."""
-        return len(self._restarts())
+        elsewhere = 0 if self.elsewhere is None else self.elsewhere.num_restartable()
+        return len(self._restarts()) + elsewhere
 
     def restart_all(self) -> None:
         """Restart all activities that can restart. Call this on the event loop only."""
         for restart in self._restarts():
             restart()
+        if self.elsewhere is not None:
+            self.elsewhere.restart_all()
 
     def take(self) -> dict[str, float]:
         """Seconds since the last call, by state (``time/LANE/STATE``) and in all (``time/wall``).
@@ -214,7 +242,8 @@ class Activities:
                 for name, lane in self._lanes.items()
                 for state, seconds in sorted(lane.take(now).items())
             }
-        return {"time/wall": passed, **taken}
+        seconds = {"time/wall": passed, **taken}
+        return seconds if self.elsewhere is None else self.elsewhere.add_seconds(seconds)
 
     def _restarts(self) -> list[Callable[[], None]]:
         with self._lock:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agents.policy import PolicyFailure
-from agents.serving.dispatch import Dispatcher
+from agents.serving.sampling.dispatch import Dispatcher
 
 
 class Server:
@@ -114,8 +114,8 @@ async def test_the_time_of_waiting_is_known_while_it_lasts_and_afterwards():
     await asyncio.sleep(0.05)
     assert dispatcher.queued_s("b") == settled
     assert dispatcher.queued_s("nobody") == 0
-    assert dispatcher.take_mean_queued_s() == pytest.approx(2 * settled / 3, rel=0.2)
-    assert dispatcher.take_mean_queued_s() == 0
+    assert dispatcher.take_queued() == (3, pytest.approx(2 * settled, rel=0.2))
+    assert dispatcher.take_queued() == (0, 0.0)
     dispatcher.end("b")
     assert dispatcher.queued_s("b") == 0
 
@@ -175,7 +175,7 @@ async def test_only_requests_that_were_placed_count_in_the_mean_wait():
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.wait({waiting})
-    assert dispatcher.take_mean_queued_s() < 0.01
+    assert dispatcher.take_queued()[1] < 0.01
 
 
 async def test_while_it_is_quiet_nothing_runs_and_nothing_is_placed():

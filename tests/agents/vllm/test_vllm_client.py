@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from agents.completion import SamplingParams
 from agents.serving.errors import Refused
-from agents.serving.server import open_session
+from agents.serving.sampling.server import open_session
 from agents.vllm.client import VLLMClient
 from agents.vllm.engine import Engine
 from agents.vllm.protocol import completion_of

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import TypeVar
 
 from tools.sandbox.backends.launcher import LEVELS
 from tools.sandbox.entering import Started
 from tools.sandbox.errors import SandboxBusy, SandboxFailure
 from tools.sandbox.grading.cases import Test
-from tools.sandbox.health import Health
+from tools.sandbox.health import Health, total_of
 from tools.sandbox.limits import Limits, check_session_times
 from tools.sandbox.remote.client import RemoteSandbox
 from tools.sandbox.remote.pool_session import Member, PoolSession
@@ -170,10 +169,7 @@ class SandboxPool(Started):
         found = [answer for answer in answers if answer is not None]
         if not found:
             raise SandboxFailure("no server of the pool reports its health")
-        names = [field.name for field in fields(Health)]
-        total = {name: sum(getattr(health, name) for health in found) for name in names}
-        slowest = max(health.queue_wait_p95_s for health in found)
-        return replace(found[0], **(total | {"queue_wait_p95_s": slowest}))
+        return total_of(found)
 
     def choose(self, tried: Sequence[Member]) -> Member:
         """The least busy server that was not tried. One that failed a short time ago comes last."""

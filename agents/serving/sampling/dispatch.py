@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agents.policy import PolicyFailure
-from agents.serving.server import ManagedServer
+from agents.serving.sampling.server import SamplingServer
 
 _CROWDED = 1.5
 """A request goes to the idlest server if its home server has more requests than this factor times
@@ -48,7 +48,7 @@ class Request:
     asked_at: float = field(default_factory=time.monotonic)
     queued_s: float = 0.0
     """Seconds that the request waited for room, so far."""
-    server: asyncio.Future[ManagedServer] | None = None
+    server: asyncio.Future[SamplingServer] | None = None
 
     @property
     def priority(self) -> int:
@@ -63,7 +63,7 @@ class _Session:
     order: int
     num_turns: int = 0
     """Number of turns that the episode has requested."""
-    home: ManagedServer | None = None
+    home: SamplingServer | None = None
     """The server whose prefix cache has the episode's tokens, or None."""
     num_waiting: int = 0
     waits_since: float = 0.0
@@ -86,24 +86,27 @@ class Dispatcher:
             not report it.
         stuck_s: maximum seconds for which requests wait while none of them is placed.
         spare: number of extra requests at a server, as a fraction of those that it computes.
+        share: the part of each server's room that these requests may fill. Other processes that
+            send requests to the servers fill the rest.
     """
 
     def __init__(
         self,
-        servers: Sequence[ManagedServer],
+        servers: Sequence[SamplingServer],
         *,
         max_num_seqs: int,
         stuck_s: float,
         spare: float = SPARE,
+        share: float = 1.0,
     ) -> None:
         self._servers = servers
         self._max_num_seqs = max_num_seqs
         self._stuck_s = stuck_s
-        self._spare = spare
-        self._running: Counter[ManagedServer] = Counter()
+        self._filled = (1 + spare) * share
+        self._running: Counter[SamplingServer] = Counter()
         self._waiting: list[Request] = []
         self._sessions: dict[str, _Session] = {}
-        self._homes: dict[int, ManagedServer] = {}
+        self._homes: dict[int, SamplingServer] = {}
         self._numbers = itertools.count()
         self._moved_at = 0.0
         self._held = False
@@ -133,11 +136,11 @@ class Dispatcher:
         waits = time.monotonic() - known.waits_since if known.num_waiting else 0.0
         return known.queued_s + waits
 
-    def take_mean_queued_s(self) -> float:
-        """Mean wait of the requests placed since the last call, in seconds."""
-        mean = self._queued_s / self._placed if self._placed else 0.0
+    def take_queued(self) -> tuple[int, float]:
+        """Number of requests placed since the last call, and all their seconds of waiting."""
+        taken = self._placed, self._queued_s
         self._placed, self._queued_s = 0, 0.0
-        return mean
+        return taken
 
     def request(self, prompt: list[int], session: str | None) -> Request:
         """A new request for :meth:`place`."""
@@ -151,7 +154,7 @@ class Dispatcher:
         known.num_turns += 1
         return request
 
-    async def place(self, request: Request) -> ManagedServer:
+    async def place(self, request: Request) -> SamplingServer:
         """Wait for a server with room for ``request``. The caller must later call :meth:`free`.
 
         Raises:
@@ -176,7 +179,11 @@ class Dispatcher:
             self._end_wait(request)
         return request.server.result()
 
-    def free(self, server: ManagedServer) -> None:
+    def num_running(self, server: SamplingServer) -> int:
+        """Number of requests that are at a server."""
+        return self._running[server]
+
+    def free(self, server: SamplingServer) -> None:
         """Release the place of a request that has ended."""
         self._running[server] -= 1
         self._dispatch()
@@ -225,7 +232,7 @@ class Dispatcher:
             if not known.num_waiting:
                 known.queued_s += now - known.waits_since
 
-    async def _wait(self, request: Request, placed: asyncio.Future[ManagedServer]) -> None:
+    async def _wait(self, request: Request, placed: asyncio.Future[SamplingServer]) -> None:
         """Wait until the request is placed, a server recovers, or the next check is due.
 
         Raises:
@@ -276,11 +283,11 @@ class Dispatcher:
             assert request.server is not None
             request.server.set_result(chosen)
 
-    def _room(self, server: ManagedServer) -> int:
+    def _room(self, server: SamplingServer) -> int:
         computed = server.max_num_seqs or self._max_num_seqs
-        return math.ceil(computed * (1 + self._spare)) - self._running[server]
+        return math.ceil(computed * self._filled) - self._running[server]
 
-    def _choose(self, request: Request, free: Sequence[ManagedServer]) -> ManagedServer | None:
+    def _choose(self, request: Request, free: Sequence[SamplingServer]) -> SamplingServer | None:
         """The request's home server, or the idlest of ``free``.
 
         None if the request should wait for its home server.

@@ -1,0 +1,1 @@
+"""Sending requests to servers: queues, retries, and servers that another process manages."""

@@ -1,0 +1,1 @@
+"""Collectors: processes that play episodes for a run, each with its own event loop."""
