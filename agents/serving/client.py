@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -173,6 +174,28 @@ class CopiedClient(Protocol):
     def copied(self) -> MakeClient:
         """A function that makes an equal client in another process."""
         ...
+
+
+def copier(client: EngineClient, connections: str) -> MakeClient:
+    """A function that makes an equal client, for :meth:`CopiedClient.copied`.
+
+    Args:
+        client: the client, whose attributes can be pickled, except one.
+        connections: name of the attribute that holds the connections.
+    """
+    state = {name: value for name, value in vars(client).items() if name != connections}
+    return partial(_copy, type(client), state, connections)
+
+
+def _copy(
+    kind: type[EngineClient],
+    state: Mapping[str, Any],
+    connections: str,
+    session: aiohttp.ClientSession,
+) -> EngineClient:
+    client = kind.__new__(kind)
+    vars(client).update(state, **{connections: session})
+    return client
 
 
 Connect = Callable[..., EngineClient]

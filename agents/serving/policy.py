@@ -169,7 +169,7 @@ class ServerPolicy(Sampler):
             results = await all_of(server.load(published, version) for server in self._servers)
             self._version = version
             for guest in self._guests:
-                guest.tell_version(version)
+                guest.set_version(version)
         loaded = time.perf_counter()
         self._sync = {
             "sync/write_s": written - began,
@@ -212,10 +212,10 @@ class ServerPolicy(Sampler):
             ValueError: other processes cannot send requests to the servers.
         """
         for index, server in enumerate(self._servers):
-            guest.tell_server(index, server.shared_state)
-            server.on_change = partial(self._tell_guests, index)
+            guest.set_server(index, server.shared_state)
+            server.on_change = partial(self._inform_guests, index)
         if self._version >= 0:
-            guest.tell_version(self._version)
+            guest.set_version(self._version)
         self._guests[guest] = [0] * len(self._servers)
 
     def dismiss(self, guest: Guest) -> None:
@@ -239,10 +239,10 @@ class ServerPolicy(Sampler):
         if server.generation == generation:
             server.mark_unhealthy(error)
 
-    def _tell_guests(self, index: int) -> None:
+    def _inform_guests(self, index: int) -> None:
         state = self._servers[index].shared_state
         for guest in self._guests:
-            guest.tell_server(index, state)
+            guest.set_server(index, state)
 
     def _count_running(self) -> None:
         for index, server in enumerate(self._servers):

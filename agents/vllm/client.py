@@ -15,7 +15,7 @@ import aiohttp
 from agents.completion import Completion, SamplingParams
 from agents.digests.comparison import LoadedDigests
 from agents.digests.turnwise_digests import EXTENSION
-from agents.serving.client import FIRST, Connect, MakeClient, PublishedWeights
+from agents.serving.client import FIRST, Connect, MakeClient, PublishedWeights, copier
 from agents.serving.errors import Broken, Refused, Unreachable
 from agents.serving.http import call
 from agents.vllm.adapter import (
@@ -87,9 +87,8 @@ class VLLMClient:
         return partial(cls, url)
 
     def copied(self) -> MakeClient:
-        """Makes a client with the same state; see :class:`~agents.serving.client.CopiedClient`."""
-        state = {name: value for name, value in vars(self).items() if name != "_session"}
-        return partial(_copy, state | {"num_running": 0})
+        """Makes equal clients; see :class:`~agents.serving.client.CopiedClient`."""
+        return copier(self, "_session")
 
     @property
     def reports_versions(self) -> bool:
@@ -143,7 +142,8 @@ class VLLMClient:
         # This endpoint reports no versions, but a restarted server has another label.
         if not self.reports_versions and (label := await self.version()) != str(version):
             raise Broken(f"{self.url} has weights {label!r}, not {version}: was it restarted?")
-        return await self._completion(answer, self._expected(prompt_ids, sampling, version))
+        expected = Expected.of(prompt_ids, sampling, self.context_window, version)
+        return await self._completion(answer, expected)
 
     async def probe(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
@@ -159,9 +159,9 @@ class VLLMClient:
         name = f"probe-{version}"
         body = self._body(prompt_ids, sampling, name, name, priority=FIRST, prompt=True)
         answer = await self._ask(body, self._load_s)
-        completion = await self._completion(answer, self._expected(prompt_ids, sampling, version))
+        expected = Expected.of(prompt_ids, sampling, self.context_window, version)
         try:
-            return prompt_logprobs_of(answer, prompt_ids), completion
+            return prompt_logprobs_of(answer, prompt_ids), await self._completion(answer, expected)
         except BadAnswer as bad:
             raise Broken(f"{self.url}: invalid response: {bad}") from bad
 
@@ -340,11 +340,6 @@ class VLLMClient:
         except (Refused, AttributeError, KeyError, TypeError, ValueError) as error:
             logger.warning("%s reports no scheduler settings: %r", self.url, error)
 
-    def _expected(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, version: int
-    ) -> Expected:
-        return Expected.of(prompt_ids, sampling, self.context_window, version)
-
     async def _completion(self, answer: Mapping[str, Any], expected: Expected) -> Completion:
         """The checked completion. Supports, which have many ids, are read in a thread."""
         read = partial(completion_of, self.endpoint, answer, expected)
@@ -403,10 +398,3 @@ class VLLMClient:
             as_text=as_text,
             keep_alive=path in ENDPOINTS.values(),
         )
-
-
-def _copy(state: Mapping[str, Any], session: aiohttp.ClientSession) -> VLLMClient:
-    """A client with the state of another one."""
-    client = VLLMClient(state["url"], session, short_s=state["_short_s"], load_s=state["_load_s"])
-    vars(client).update(state)
-    return client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rl.collectors.messages import Manner
+from rl.collectors.messages import PlaySettings
 from rl.collectors.pool import CollectorPool
 from rl.rollout.collector import Assignment, Collector
 from rl.rollout.context import EpisodeContext
@@ -24,7 +24,7 @@ class RemoteCollector(Collector):
     ) -> None:
         super().__init__(context, vine)
         self._pool = pool
-        self._manner = Manner(context.options.split, context.sampling, vine)
+        self._settings = PlaySettings(context.options.split, context.sampling, vine)
 
     async def play(self, assignments: Sequence[Assignment]) -> list[list[Trajectory]]:
         """Play all episodes of all assignments concurrently; see :meth:`Collector.play`."""
@@ -43,4 +43,4 @@ class RemoteCollector(Collector):
         def ended(member: int, trajectory: Trajectory) -> None:
             self.context.played(assignment.task, member, trajectory)
 
-        return await self._pool.play(self.context, self._manner, assignment, ended)
+        return await self._pool.play(self.context, self._settings, assignment, ended)

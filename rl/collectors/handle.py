@@ -19,7 +19,7 @@ from agents.policy import PolicyFailure
 from agents.serving.errors import Unreachable
 from agents.serving.sampling.guests import GuestReport, ServerState
 from rl.cluster.child import ChildProcess, end_connection
-from rl.collectors.messages import CollectorSpec, Manner, Report
+from rl.collectors.messages import CollectorSpec, PlaySettings, Report
 from rl.errors import RunFailure, UsageError
 from rl.rollout.collector import Assignment
 from rl.rollout.trajectory import Trajectory
@@ -45,7 +45,7 @@ class CollectorLost(RunFailure):
 
 
 class Host(Protocol):
-    """Receives what a collector tells of servers and of itself."""
+    """Receives what a collector reports of servers and of itself."""
 
     def guest_reported(self, guest: CollectorHandle, report: GuestReport) -> None:
         """Take note of a report for the policy."""
@@ -74,7 +74,7 @@ class CollectorHandle:
 
     Args:
         child: the process.
-        host: receives what the collector tells of servers.
+        host: receives what the collector reports of servers.
         on_lost: called when the process has ended, unless :meth:`close` ended it.
     """
 
@@ -87,7 +87,7 @@ class CollectorHandle:
         self.num_ended = 0
         """Number of episodes that ended."""
         self.heard_at = time.monotonic()
-        """When the collector told something last."""
+        """When the collector sent something last."""
         self.seconds: Counter[str] = Counter()
         """Seconds by lane and state that were reported and not taken."""
         self.waits: list[Waiting] = []
@@ -131,12 +131,12 @@ class CollectorHandle:
             raise CollectorLost(f"{name} was not ready within {within_s:g} s", {}) from error
 
     async def play(
-        self, manner: Manner, assignment: Assignment, on_ended: OnEnded
+        self, settings: PlaySettings, assignment: Assignment, on_ended: OnEnded
     ) -> list[Trajectory]:
         """Play the episodes of an assignment, and return them in the order of its members.
 
         Args:
-            manner: how they are played.
+            settings: how they are played.
             assignment: the episodes.
             on_ended: called at the end of each episode or, with values of turns, of all.
 
@@ -149,7 +149,7 @@ class CollectorHandle:
         number = next(self._numbers)
         future: asyncio.Future[list[Trajectory]] = self._loop.create_future()
         self._playing[number] = _Playing(future, on_ended, assignment.members)
-        self._send("play", number, manner, assignment)
+        self._send("play", number, settings, assignment)
         try:
             return await future
         except asyncio.CancelledError:
@@ -176,13 +176,13 @@ class CollectorHandle:
         """Restart all episodes that can restart."""
         self._send("restart_all")
 
-    def tell_server(self, index: int, state: ServerState) -> None:
-        """Tell the state of a server."""
-        self._send("tell_server", index, state)
+    def set_server(self, index: int, state: ServerState) -> None:
+        """Send the state of a server."""
+        self._send("set_server", index, state)
 
-    def tell_version(self, version: int) -> None:
-        """Tell the version of the weights."""
-        self._send("tell_version", version)
+    def set_version(self, version: int) -> None:
+        """Send the version of the weights."""
+        self._send("set_version", version)
 
     async def hold(self) -> None:
         """Wait until none of the collector's requests runs; new ones wait.
@@ -223,7 +223,7 @@ class CollectorHandle:
         end_connection(connection, socket.SHUT_WR)
 
     def _read(self) -> None:
-        """Take what the collector tells; runs in a thread."""
+        """Take what the collector sends; runs in a thread."""
         try:
             while True:
                 name, args = pickle.loads(self.child.connection.recv_bytes())

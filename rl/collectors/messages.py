@@ -42,7 +42,7 @@ class CollectorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class PlaySettings:
     """How episodes are played."""
 
     split: str
@@ -53,7 +53,7 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a collector tells regularly."""
+    """What a collector reports regularly."""
 
     seconds: Mapping[str, float]
     """Seconds since the last report, by lane and state; see ``Activities.take``."""

@@ -14,7 +14,7 @@ from agents.policy import PolicyFailure
 from agents.serving import ServerPolicy
 from rl.cluster.child import ChildProcess
 from rl.collectors.handle import CollectorHandle, CollectorLost, OnEnded
-from rl.collectors.messages import CollectorSpec, Manner
+from rl.collectors.messages import CollectorSpec, PlaySettings
 from rl.collectors.seconds import with_collectors
 from rl.errors import RunFailure
 from rl.rollout.collector import Assignment
@@ -56,6 +56,8 @@ class PoolSettings:
     """Folder for the files with what collectors print."""
     retries: int
     """Number of times that episodes are played again after the loss of a collector."""
+    counts_together: bool
+    """Whether the sandboxes of all processes count together, because they are one server."""
 
 
 class CollectorPool:
@@ -101,7 +103,11 @@ class CollectorPool:
         self._spawn(self._watch())
 
     async def play(
-        self, context: EpisodeContext, manner: Manner, assignment: Assignment, on_ended: OnEnded
+        self,
+        context: EpisodeContext,
+        settings: PlaySettings,
+        assignment: Assignment,
+        on_ended: OnEnded,
     ) -> list[Trajectory]:
         """Play the episodes of an assignment on the collector with the fewest episodes.
 
@@ -110,7 +116,7 @@ class CollectorPool:
 
         Args:
             context: the environment and its options, for the record of a failed episode.
-            manner: how episodes are played.
+            settings: how episodes are played.
             assignment: the episodes.
             on_ended: called at the end of each episode or, with values of turns, of all.
 
@@ -125,7 +131,7 @@ class CollectorPool:
                 break
             handle = await self._idlest()
             try:
-                made = await handle.play(manner, replace(assignment, members=left), on_ended)
+                made = await handle.play(settings, replace(assignment, members=left), on_ended)
             except CollectorLost as error:
                 ended |= error.ended
                 lost = f"{error} (attempt {attempt + 1})"
@@ -138,7 +144,12 @@ class CollectorPool:
         return [ended[member] for member in assignment.members]
 
     async def healths(self) -> Mapping[tuple[str, str], Health]:
-        """The counters of the collectors' services; see ``ServiceMetrics.elsewhere``."""
+        """The counters of the collectors' services, unless they are also those of this process.
+
+        See ``service_metrics.Elsewhere``.
+        """
+        if self._settings.counts_together:
+            return {}
         handles = list(self._handles.values())
         found = await asyncio.gather(*(handle.health(_HEALTH_S) for handle in handles))
         return {

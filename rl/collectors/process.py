@@ -24,7 +24,7 @@ from typing import Any
 
 from agents.renderer import Renderer
 from agents.serving.sampling.guests import GuestPolicy, ServerState
-from rl.collectors.messages import CollectorSpec, Manner, Report
+from rl.collectors.messages import CollectorSpec, PlaySettings, Report
 from rl.errors import EXPECTED_ERRORS
 from rl.external.collector import make_collector
 from rl.rollout.collector import Assignment, Collector
@@ -58,7 +58,7 @@ class CollectorProcess:
         policy = playing.policy
         assert isinstance(policy, GuestPolicy)
         self._policy = policy
-        self._collectors: dict[Manner, Collector] = {}
+        self._collectors: dict[PlaySettings, Collector] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """The tasks that play assignments, by the assignment's number."""
         self._numbers: dict[int, int] = {}
@@ -66,10 +66,10 @@ class CollectorProcess:
         self._others: set[asyncio.Task[None]] = set()
         self._reported_at = 0.0
 
-    def play(self, number: int, manner: Manner, assignment: Assignment) -> None:
+    def play(self, number: int, settings: PlaySettings, assignment: Assignment) -> None:
         """Play the episodes of an assignment."""
         self._numbers[seed_of(*assignment.seed_key)] = number
-        self._tasks[number] = asyncio.create_task(self._play(number, manner, assignment))
+        self._tasks[number] = asyncio.create_task(self._play(number, settings, assignment))
 
     def cancel(self, number: int) -> None:
         """Stop playing an assignment."""
@@ -80,11 +80,11 @@ class CollectorProcess:
         """Restart all episodes that can restart."""
         self._playing.activities.restart_all()
 
-    def tell_server(self, index: int, state: ServerState) -> None:
+    def set_server(self, index: int, state: ServerState) -> None:
         """Continue with a new state of a server."""
         self._policy.update_server(index, state)
 
-    def tell_version(self, version: int) -> None:
+    def set_version(self, version: int) -> None:
         """Continue with a new version of the weights."""
         self._policy.update_version(version)
 
@@ -101,7 +101,7 @@ class CollectorProcess:
         self._spawn(self._answer_health(number))
 
     def report(self) -> None:
-        """Tell where the time goes, what waits, and what the policy must know."""
+        """Report where the time goes, what waits, and what the policy must know."""
         self._reported_at = time.monotonic()
         activities = self._playing.activities
         waits, restartable = activities.waits()[:_MAX_WAITS], activities.num_restartable()
@@ -121,9 +121,9 @@ class CollectorProcess:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _play(self, number: int, manner: Manner, assignment: Assignment) -> None:
+    async def _play(self, number: int, settings: PlaySettings, assignment: Assignment) -> None:
         try:
-            (trajectories,) = await self._collector(manner).play([assignment])
+            (trajectories,) = await self._collector(settings).play([assignment])
         except EXPECTED_ERRORS as error:
             self._send("failed", number, str(error))
         except Exception as error:
@@ -133,18 +133,18 @@ class CollectorProcess:
             if time.monotonic() - self._reported_at > _SHORTEST_S:
                 self.report()  # The time of the last episodes counts to their step.
             # Without values of turns, each episode was sent at its end.
-            self._send("played", number, trajectories if manner.vine is not None else [])
+            self._send("played", number, trajectories if settings.vine is not None else [])
         finally:
             del self._tasks[number]
             self._numbers.pop(seed_of(*assignment.seed_key), None)
 
-    def _collector(self, manner: Manner) -> Collector:
-        if manner not in self._collectors:
-            context = self._playing.context(manner.split, manner.sampling)
-            if manner.vine is None:
+    def _collector(self, settings: PlaySettings) -> Collector:
+        if settings not in self._collectors:
+            context = self._playing.context(settings.split, settings.sampling)
+            if settings.vine is None:
                 context.on_played = self._ended
-            self._collectors[manner] = make_collector(context, manner.vine)
-        return self._collectors[manner]
+            self._collectors[settings] = make_collector(context, settings.vine)
+        return self._collectors[settings]
 
     def _ended(self, task: int, member: int, trajectory: Trajectory) -> None:
         number = self._numbers.get(trajectory.seed)

@@ -21,6 +21,7 @@ from agents.torch_thread import TorchThread
 from rl.cluster.cluster import Cluster
 from rl.cluster.opening import open_cluster
 from rl.collectors.collector import RemoteCollector
+from rl.collectors.opening import open_collectors
 from rl.collectors.pool import CollectorPool
 from rl.errors import UsageError
 from rl.external.collector import make_collector
@@ -37,7 +38,6 @@ from rl.run.metrics.service_metrics import ServiceMetrics
 from rl.run.process.activity import LEARNER, OPEN, POLICY, Activities
 from rl.run.process.closing import InTime, at_end
 from rl.run.process.cores import report_busy
-from rl.runtime.collectors import counts_together, open_collectors
 from rl.runtime.deterministic import deterministic_kernels
 from rl.runtime.isolation import Confining, check_isolation
 from rl.runtime.learner import learner_spec, model_path, open_learner
@@ -232,18 +232,19 @@ async def open_runtime(
             shared = (own_thread, activities, closed_first, report)
             partners = await open_partners(config, services, spec.model, *shared)
         _observe(policy, activities)
-        collectors = await open_collectors(
-            config, policy, learner, spec, cluster, logs, activities, closed_first
-        )
-        service_metrics = ServiceMetrics(services)
-        if collectors is not None and not counts_together(config, cluster):
-            service_metrics.elsewhere = collectors.healths
-        await service_metrics.take()  # The programs of a warm start count to no step.
+        collectors = await open_collectors(config, context, policy, activities)
+        service_metrics = await _measure(services, collectors)
         yield Runtime(
-            *(config, services, learner, spec.tokenizer, policy),
-            *(renderer, service_metrics, activities, thread, partners),
-            collectors=collectors,
+            *(config, services, learner, spec.tokenizer, policy, renderer),
+            *(service_metrics, activities, thread, partners, collectors),
         )
+
+
+async def _measure(services: Mapping[str, Any], collectors: CollectorPool | None) -> ServiceMetrics:
+    """The metrics of services, from now on: the programs of a warm start count to no step."""
+    metrics = ServiceMetrics(services, None if collectors is None else collectors.healths)
+    await metrics.take()
+    return metrics
 
 
 def _report_notices(config: RunConfig, renderer: Renderer, report: Callable[[str], None]) -> None:

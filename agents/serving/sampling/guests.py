@@ -1,9 +1,9 @@
 """Sampling from servers that a policy in another process manages.
 
 The policy's own process starts the servers, loads weights on them, and recovers them. A guest is
-another process that sends requests to the same servers. The policy tells its guests which servers
-are ready and which weights they have; a guest tells the policy of a server that failed, of its
-running requests, and of its waits.
+another process that sends requests to the same servers. A guest gets from the policy which servers
+are ready and which weights they have; it reports a server that failed, its running requests, and
+their waits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GuestSettings:
 
 @dataclass(slots=True)
 class GuestReport:
-    """What a guest tells the policy regularly."""
+    """What a guest reports regularly."""
 
     running: Sequence[int]
     """Number of requests without a response, by server."""
@@ -72,12 +72,12 @@ class GuestReport:
 class Guest(Protocol):
     """A guest, as the policy's own process sees it. No method blocks."""
 
-    def tell_server(self, index: int, state: ServerState) -> None:
-        """Tell the state of a server."""
+    def set_server(self, index: int, state: ServerState) -> None:
+        """Give the guest the state of a server."""
         ...
 
-    def tell_version(self, version: int) -> None:
-        """Tell the version of the weights that all servers have."""
+    def set_version(self, version: int) -> None:
+        """Give the guest the version of the weights that all servers have."""
         ...
 
     async def hold(self) -> None:
@@ -112,7 +112,7 @@ class GuestServer(SamplingServer):
         self._generation = 0
 
     def update(self, state: ServerState) -> None:
-        """Continue with what the server's process tells."""
+        """Continue with a new state."""
         if state.client is not None:
             self.client = state.client(self._session)
         if self.is_ready and (not state.ready or state.generation != self._generation):

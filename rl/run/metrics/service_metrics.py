@@ -42,12 +42,12 @@ class ServiceMetrics:
 
     Args:
         services: services by name. Services without counters are ignored.
+        elsewhere: reads the counters of the same services in other processes, if there are some.
     """
 
-    def __init__(self, services: Mapping[str, Any]) -> None:
+    def __init__(self, services: Mapping[str, Any], elsewhere: Elsewhere | None = None) -> None:
         self._services = services
-        self.elsewhere: Elsewhere | None = None
-        """Reads the counters of the same services in other processes."""
+        self._elsewhere = elsewhere
         self._before: dict[tuple[str, str], Health] = {}
 
     async def take(self) -> dict[str, float]:
@@ -56,8 +56,8 @@ class ServiceMetrics:
         A service that fails is omitted, because learning does not depend on its metrics.
         """
         now = {("", name): health for name, health in (await healths_of(self._services)).items()}
-        if self.elsewhere is not None:
-            now |= await self.elsewhere()
+        if self._elsewhere is not None:
+            now |= await self._elsewhere()
         changes: dict[str, list[Health]] = {}
         for key, health in now.items():
             since = health.since(self._before[key]) if key in self._before else health

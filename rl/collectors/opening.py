@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from agents.policy import Policy
 from agents.serving import ServerPolicy
-from rl.cluster.cluster import Cluster
 from rl.collectors.messages import CollectorSpec
 from rl.collectors.pool import CollectorPool, PoolSettings
 from rl.errors import UsageError
-from rl.learner.seam import Learner, LearnerSpec
+from rl.policies.engine import PolicyContext
 from rl.rollout.context import EpisodeLimits
 from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import at_end
@@ -25,26 +23,15 @@ from tools.sandbox.remote.wire import TOKEN_VARIABLE
 
 
 async def open_collectors(
-    config: RunConfig,
-    policy: Policy,
-    learner: Learner,
-    spec: LearnerSpec,
-    cluster: Cluster,
-    logs: Path | None,
-    activities: Activities,
-    stack: AsyncExitStack,
+    config: RunConfig, context: PolicyContext, policy: Policy, activities: Activities
 ) -> CollectorPool | None:
     """Open ``config.collectors`` processes; None if this process plays the episodes itself.
 
     Args:
         config: the command's settings.
+        context: what the policy was opened with.
         policy: the opened policy.
-        learner: the opened learner.
-        spec: the learner's specification.
-        cluster: where the processes run.
-        logs: folder for what they print, or None to drop it.
         activities: receives their activities.
-        stack: closes them.
 
     Raises:
         UsageError: other processes cannot sample from the policy's servers, or the environment or a
@@ -58,31 +45,20 @@ async def open_collectors(
             f"collectors ({config.collectors}) must be 1 with policy={config.policy.name}: "
             "collectors sample from servers"
         )
-    printed = logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="turnwise-")))
-    token = os.environ.get(TOKEN_VARIABLE)
-    common = CollectorSpec(
-        number=0,
+    stack, sandboxes, printed = context.stack, context.cluster.sandboxes, context.logs
+    if printed is None:
+        dropped = tempfile.TemporaryDirectory(prefix="turnwise-collectors-")
+        printed = Path(stack.enter_context(dropped))
+    common = _spec(config, context, policy)
+    settings = PoolSettings(
         size=config.collectors,
-        config_type=type(config),
-        settings=as_values(to_plain(config)),
-        # The servers of the cluster's sandboxes want it, also from other machines.
-        environment={} if token is None else {TOKEN_VARIABLE: token},
-        sandboxes=cluster.sandboxes,
-        tokenizer=spec.tokenizer,
-        end_token_ids=learner.facts.end_token_ids,
-        context_window=learner.facts.context_window,
-        guest=policy.guest_settings,
+        start=context.cluster.start_collector,
+        spec=lambda number: replace(common, number=number),
+        printed=printed,
+        retries=EpisodeLimits(context_length=1).retries,
+        counts_together="://" in (sandboxes or getattr(config.env.options, "sandbox", "")),
     )
-    pool = CollectorPool(
-        PoolSettings(
-            size=config.collectors,
-            start=cluster.start_collector,
-            spec=lambda number: replace(common, number=number),
-            printed=printed,
-            retries=EpisodeLimits(context_length=1).retries,
-        ),
-        policy,
-    )
+    pool = CollectorPool(settings, policy)
     closes = at_end(pool.close, "the collectors", activities, config.close_s)
     await stack.enter_async_context(closes)
     with activities.doing(LEARNER, f"{config.collectors} collectors", OPEN):
@@ -91,6 +67,20 @@ async def open_collectors(
     return pool
 
 
-def counts_together(config: RunConfig, cluster: Cluster) -> bool:
-    """Whether the sandboxes of all processes count together, because they are one server."""
-    return "://" in (cluster.sandboxes or getattr(config.env.options, "sandbox", ""))
+def _spec(config: RunConfig, context: PolicyContext, policy: ServerPolicy) -> CollectorSpec:
+    """What the first collector is opened with."""
+    facts = context.learner.facts
+    token = os.environ.get(TOKEN_VARIABLE)
+    return CollectorSpec(
+        number=0,
+        size=config.collectors,
+        config_type=type(config),
+        settings=as_values(to_plain(config)),
+        # Sandbox servers want it, also from collectors on other machines.
+        environment={} if token is None else {TOKEN_VARIABLE: token},
+        sandboxes=context.cluster.sandboxes,
+        tokenizer=context.spec.tokenizer,
+        end_token_ids=facts.end_token_ids,
+        context_window=facts.context_window,
+        guest=policy.guest_settings,
+    )
