@@ -103,7 +103,7 @@ class CollectorHandle:
         self._held: asyncio.Future[str] | None = None
         self._healths: dict[int, asyncio.Future[Mapping[str, Health]]] = {}
         self._closed = False
-        self._outgoing: SimpleQueue[Any] = SimpleQueue()
+        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=work, daemon=True) for work in (self._read, self._write)
         ]
@@ -210,14 +210,15 @@ class CollectorHandle:
             await asyncio.to_thread(thread.join, CLOSE_S)
 
     def _send(self, name: str, *args: Any) -> None:
-        self._outgoing.put((name, args))
+        # Here, where a value that cannot be sent raises.
+        self._outgoing.put(pickle.dumps((name, args)))
 
     def _write(self) -> None:
         """Send calls; runs in a thread, because a process that hangs reads nothing."""
         connection = self.child.connection
         try:
             while (call := self._outgoing.get()) is not None:
-                connection.send_bytes(pickle.dumps(call))
+                connection.send_bytes(call)
         except OSError:
             return  # The reader sees the end of the connection.
         end_connection(connection, socket.SHUT_WR)

@@ -13,7 +13,6 @@ from rl.collectors.messages import CollectorSpec
 from rl.collectors.pool import CollectorPool, PoolSettings
 from rl.errors import UsageError
 from rl.policies.engine import PolicyContext
-from rl.rollout.context import EpisodeLimits
 from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import at_end
 from rl.settings.parsing.files import as_values
@@ -55,7 +54,6 @@ async def open_collectors(
         start=context.cluster.start_collector,
         spec=lambda number: replace(common, number=number),
         printed=printed,
-        retries=EpisodeLimits(context_length=1).retries,
         counts_together="://" in (sandboxes or getattr(config.env.options, "sandbox", "")),
     )
     pool = CollectorPool(settings, policy)

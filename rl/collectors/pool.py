@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,11 @@ OPEN_S = 600.0
 """Seconds that a collector may take to open its environment."""
 SILENT_S = 120.0
 """Seconds after which a collector that reports nothing counts as lost."""
-MAX_LOSSES_IN_A_ROW = 3
-"""Number of times that a collector may be lost before one of its episodes ends."""
+MAX_LOSSES_IN_A_ROW = 10
+"""Number of collectors that may be lost before an episode ends."""
+TOGETHER, ALONE = 2, 2
+"""Number of times that episodes are played before they fail because their collectors are lost: at
+first beside all others, and then with no other lost ones, since one of them may end the process."""
 _CHECK_S = 5.0
 _HEALTH_S = 5.0
 
@@ -54,8 +58,6 @@ class PoolSettings:
     """What the collector with a number is opened with."""
     printed: Path
     """Folder for the files with what collectors print."""
-    retries: int
-    """Number of times that episodes are played again after the loss of a collector."""
     counts_together: bool
     """Whether the sandboxes of all processes count together, because they are one server."""
 
@@ -75,8 +77,9 @@ class CollectorPool:
         """The collectors that can play, by number."""
         self._started: set[CollectorHandle] = set()
         """Those, and the ones that are being opened."""
-        self._losses = [0] * settings.size
-        """Number of losses of each collector in a row."""
+        self._losses = 0
+        """Number of losses in a row, without an episode that ended."""
+        self._alone = asyncio.Lock()
         self._failure: RunFailure | None = None
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -111,8 +114,8 @@ class CollectorPool:
     ) -> list[Trajectory]:
         """Play the episodes of an assignment on the collector with the fewest episodes.
 
-        Episodes of a lost collector are played again by another one, with the same seeds, at most
-        ``retries`` times.
+        Episodes of a lost collector are played again by another one, with the same seeds. They fail
+        if their collectors are lost again and again.
 
         Args:
             context: the environment and its options, for the record of a failed episode.
@@ -125,18 +128,21 @@ class CollectorPool:
         """
         ended: dict[int, Trajectory] = {}
         lost = ""
-        for attempt in range(self._settings.retries + 1):
+        for attempt in range(TOGETHER + ALONE):
             left = tuple(member for member in assignment.members if member not in ended)
-            if not left:
-                break
-            handle = await self._idlest()
+            alone = nullcontext() if attempt < TOGETHER else self._alone
             try:
-                made = await handle.play(settings, replace(assignment, members=left), on_ended)
+                async with alone:
+                    handle = await self._idlest()
+                    rest = replace(assignment, members=left)
+                    made = await handle.play(settings, rest, on_ended)
             except CollectorLost as error:
                 ended |= error.ended
                 lost = f"{error} (attempt {attempt + 1})"
-                continue
-            ended |= dict(zip(left, made, strict=True))
+            else:
+                ended |= dict(zip(left, made, strict=True))
+            if len(ended) == len(assignment.members):
+                break
         for member in assignment.members:
             if member not in ended:
                 ended[member] = _failed(context, assignment, member, lost)
@@ -239,7 +245,7 @@ class CollectorPool:
         self._started.discard(handle)
         self._policy.dismiss(handle)
         self._seconds.append(dict(handle.seconds))
-        self._losses[number] = 1 if handle.num_ended else self._losses[number] + 1
+        self._losses = 1 if handle.num_ended else self._losses + 1
         logger.warning("%s; its episodes are played again", handle.lost)
         self._spawn(self._replace(handle))
 
@@ -247,15 +253,15 @@ class CollectorPool:
         number = handle.child.number
         await handle.close()
         last = handle.lost
-        while self._losses[number] <= MAX_LOSSES_IN_A_ROW:
+        while self._losses <= MAX_LOSSES_IN_A_ROW:
             try:
                 return await self._start(number)
             except (RunFailure, ValueError) as error:
                 logger.warning("collector %d does not start again: %s", number, error)
-                self._losses[number] += 1
+                self._losses += 1
                 last = str(error)
         self._failure = RunFailure(
-            f"collector {number} was lost {self._losses[number]} times in a row: {last}"
+            f"collectors were lost {self._losses} times while no episode ended: {last}"
         )
         self._changed.set()
 

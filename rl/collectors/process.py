@@ -233,15 +233,16 @@ class _ToRun(logging.Handler):
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Answer calls until the connection closes, which ends this process."""
-    outgoing: SimpleQueue[Any] = SimpleQueue()
+    outgoing: SimpleQueue[bytes | None] = SimpleQueue()
 
     def send(name: str, *args: Any) -> None:
-        outgoing.put((name, args))
+        # Here, where a value that cannot be sent raises.
+        outgoing.put(pickle.dumps((name, args)))
 
     def write() -> None:
         with suppress(OSError):  # The reader sees the end of the connection.
             while (message := outgoing.get()) is not None:
-                connection.send_bytes(pickle.dumps(message))
+                connection.send_bytes(message)
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()

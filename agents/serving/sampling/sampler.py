@@ -112,15 +112,17 @@ class Sampler:
                 raise PolicyFailure(str(refusal), retryable=False) from refusal
             except Unreachable as error:
                 left -= time.monotonic() - began
-                # A lost server fails all its requests, most of which did not cause the loss.
-                failed += not isinstance(error, Lost)
+                # A lost server fails all its requests, most of which did not cause the loss. It may
+                # be ready again already.
+                if not isinstance(error, Lost):
+                    failed += 1
+                    server.mark_unhealthy(error)
                 if left <= 0 or failed > MAX_REISSUES:
                     message = f"no completion after {attempt + 1} attempts: {error}"
                     raise PolicyFailure(message, retryable=True) from error
                 self._counts["reissued"] += 1
                 # Not a warning: the server itself warns once, and many requests fail with it.
                 logger.info("a completion is retried: %s", error)
-                server.mark_unhealthy(error)
             finally:
                 self._dispatcher.free(server)
         raise AssertionError("the loop ends by returning or raising")
