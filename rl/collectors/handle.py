@@ -245,7 +245,7 @@ class CollectorHandle:
         self._opened.set_result(None)
 
     def _on_refused(self, why: str) -> None:
-        self._opened.set_exception(UsageError(why))
+        self._opened.set_exception(UsageError(f"collectors: {why}"))
 
     def _on_ended(self, number: int, member: int, trajectory: Trajectory) -> None:
         self.num_ended += 1

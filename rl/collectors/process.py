@@ -25,7 +25,7 @@ from typing import Any
 from agents.renderer import Renderer
 from agents.serving.sampling.guests import GuestPolicy, ServerState
 from rl.collectors.messages import CollectorSpec, PlaySettings, Report
-from rl.errors import EXPECTED_ERRORS
+from rl.errors import EXPECTED_ERRORS, UsageError
 from rl.external.collector import make_collector
 from rl.rollout.collector import Assignment, Collector
 from rl.rollout.episode import seed_of
@@ -176,7 +176,13 @@ class CollectorProcess:
 async def _opened(spec: CollectorSpec, send: Send, stack: AsyncExitStack) -> CollectorProcess:
     """Open the environment's services, and what else episodes need. ``stack`` closes them."""
     os.environ.update(spec.environment)
-    config = resolve(spec.config_type, {"the run's settings": spec.settings})
+    try:
+        config = resolve(spec.config_type, {"the run's settings": spec.settings})
+    except UsageError as error:
+        raise UsageError(
+            f"{error}; collectors do not know what was registered in the run's process alone: give "
+            "env=FILE.py:CLASS, install the plug-in, or give collectors=1"
+        ) from error
     activities = Activities()
     services = await open_services(config, stack, activities, spec.sandboxes)
     policy = GuestPolicy(

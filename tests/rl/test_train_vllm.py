@@ -51,6 +51,25 @@ def test_a_run_samples_from_a_server_and_each_update_is_proved(
     assert set(Path("/dev/shm").glob("turnwise-weights-*")) <= before
 
 
+def test_collectors_play_what_the_run_itself_plays(words, tmp_path, vllm_python):
+    served = {"policy": "vllm-server", "policy__python": vllm_python, "steps": 2, "eval__tasks": 8}
+    small = {"model": "tiny", "tiny__demonstrations": 200, "tiny__steps": 60}
+    small |= {"tiny__vocab_size": 261, "tiny__context_length": 64, "tiny__num_layers": 1}
+    # A registered name would be known to this process only.
+    small |= {"env": f"{Path(__file__).parents[1] / 'helpers' / 'toy_envs.py'}:CopyEnv"}
+    reported = {}
+    for count in (1, 2):
+        out = tmp_path / str(count)
+        assert main(words(out, **served, **small, collectors=count)) == 0
+        lines = (out / "metrics.jsonl").read_text().splitlines()
+        reported[count] = [json.loads(line) for line in lines]
+    for here, there in zip(*reported.values(), strict=True):
+        assert here.keys() == there.keys()
+        for key in ("reward", "num_sampled_tokens", "eval/success", "test/success"):
+            assert here.get(key) == there.get(key)
+        assert here.get("loss", 0.0) == pytest.approx(there.get("loss", 0.0), abs=1e-5)
+
+
 def test_a_server_samples_from_the_learners_rounded_base(words, tmp_path, vllm_python):
     """The probe of the full-precision base differs by 0.6 nats, and the run would fail."""
     pytest.importorskip("peft")

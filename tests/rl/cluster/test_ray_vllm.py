@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import toy_envs
 
 import rl.eval
 import rl.run.trainer
@@ -25,6 +26,7 @@ TINY = {"model": "tiny", "tiny.demonstrations": 200, "tiny.steps": 60, "tiny.num
 TINY |= {"tiny.vocab_size": 261, "tiny.context_length": 64}
 SETTINGS = {"steps": 4, "save_every": 1, "sampling.temperature": 0.9, "learner.ranks": 2}
 SERVED = {"policy": "vllm-server", "policy.replicas": 2}
+COLLECTED = {"collectors": 2, "env": f"{Path(toy_envs.__file__)}:CopyEnv"}
 
 
 def servers_there():
@@ -40,7 +42,19 @@ def servers_there():
     return found
 
 
-def test_a_run_with_ranks_and_servers_there_survives_a_killed_server(words, tmp_path, monkeypatch):
+def collectors_there():
+    """Names of the actors that play episodes, by the kernel."""
+    return [p for p in Path("/proc").glob("[0-9]*/comm") if "ray::Collector" in _read(p)]
+
+
+def _read(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def test_a_run_with_all_its_processes_there_survives_a_killed_server(words, tmp_path, monkeypatch):
     python = os.environ.get("TURNWISE_VLLM_PYTHON")
     if not python or not can_be_made():
         pytest.skip("needs TURNWISE_VLLM_PYTHON, root, and the programs ip and unshare")
@@ -48,23 +62,25 @@ def test_a_run_with_ranks_and_servers_there_survives_a_killed_server(words, tmp_
 
     async def killing(self, step):
         if step == 2:
+            assert len(collectors_there()) == 2
             seen.extend(servers_there())
             os.kill(seen[0], signal.SIGKILL)
         return await rollout(self, step)
 
     monkeypatch.setattr(rl.run.trainer.Trainer, "rollout", killing)
-    with FarMachine(tmp_path, cpus=4) as machine:
+    with FarMachine(tmp_path, cpus=6) as machine:
         for name, value in machine.environment.items():
             monkeypatch.setenv(name, value)
         there = {"cluster": "ray", "cluster.address": machine.address}
-        settings = TINY | SETTINGS | SERVED | there
+        settings = TINY | SETTINGS | SERVED | COLLECTED | there
         assert main(words(tmp_path / "run", **settings, **{"policy.python": python})) == 0
         assert not servers_there()
         # The servers of an evaluation are there as well.
         played = SERVED | there | {"policy.python": python, "policy.replicas": 1}
-        played |= {"env": "toy-copy", "model": tmp_path / "run", "tasks": 8, "out": tmp_path / "ev"}
+        played |= COLLECTED | {"model": tmp_path / "run", "tasks": 8, "out": tmp_path / "ev"}
         assert rl.eval.main([f"{key}={value}" for key, value in played.items()]) == 0
         assert not servers_there()
+        assert not collectors_there()
     [log] = (tmp_path / "ev" / "logs").glob("*.log")
     assert THERE in log.read_text()
     assert json.loads((tmp_path / "ev" / "result.json").read_text())["episodes"] == 8
