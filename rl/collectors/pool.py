@@ -88,6 +88,11 @@ class CollectorPool:
         self._generation = 0
         self._closed = False
 
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the collectors that can play, on their machines."""
+        return [handle.child.pid for handle in self._handles.values()]
+
     async def open(self) -> None:
         """Start all collectors, and wait until they can play.
 

@@ -148,8 +148,12 @@ def advice(placement: Placement) -> str:
         )
         rest = max(rollouts, update) if setup.staleness else rollouts + update
         # The controller then takes a quarter of the other parts' seconds.
-        needed = math.ceil(4 * time.parts[CONTROLLER] * setup.collectors / max(1e-9, rest))
-        return f"one event loop is full: play the episodes in {needed} processes"
+        needed = math.ceil(4 * time.loop_s / max(1e-9, rest))
+        if needed > setup.collectors:
+            return (
+                f"the event loop is full: play the episodes in more processes (collectors={needed})"
+            )
+        return "rewards and files of so many episodes fill the run's process: fewer prompts"
     if part == SYNC:
         return "send less: an adapter (lora.rank=16), or only the elements that changed"
     if part == LEARN:

@@ -7,8 +7,9 @@ Without staleness, a step is the sum of its parts::
 Above 0, the rollouts of later updates run beside the other parts, on GPUs of their own. The
 rollouts are simulated (:mod:`rl.planning.rollouts`). The other parts are::
 
-    controller = episode_s * episodes / collectors; the rollouts take at least LOOP_S * turns /
-                 collectors
+    controller = episode_s * episodes; the rollouts take at least loop_s
+    loop_s     = LOOP_S * turns in one process; in others, LOOP_S * turns / collectors, but at
+                 least RECEIVE_S * episodes
     learn      = learn_fixed_s + micro_batches * max(compute, gather) + reduce
     compute    = learn_token_s * tokens / ranks / micro_batches, at least the longest row
     gather     = 2 * 2 bytes * parameters / bandwidth, forward and backward
@@ -32,6 +33,9 @@ CONTROLLER, TAIL = "controller", "tail"
 LOOP_S = 1.25e-3
 """Processor seconds of the event loop for a turn on a vLLM server: 0.319 s for 64 episodes of 4
 turns (``benchmarks.serving.rollout_vllm``)."""
+RECEIVE_S = 0.25e-3
+"""Processor seconds of the run's process for an episode of four turns that a collector played
+(``benchmarks.scaling.collectors``)."""
 MOST_EPISODES = 512
 """Largest number of episodes of an update that is simulated. A larger update is simulated in part,
 with the same share of the samplers."""
@@ -122,6 +126,8 @@ class StepTime:
     """Seconds in which less than half of the rows of the fullest instant decode."""
     idle_s: float
     """Seconds in which no episode is under way."""
+    loop_s: float
+    """Seconds of an event loop that plays all episodes of a step."""
     tokens: float
     """Sampled tokens of a step."""
     environment_s: float
@@ -151,7 +157,7 @@ class StepTime:
 def predict(work: Work, costs: Costs, setup: Setup) -> StepTime:
     """The mean seconds of a step."""
     episodes = work.group_size * setup.prompts
-    controller_s = costs.episode_s * episodes / setup.collectors
+    controller_s = costs.episode_s * episodes
     learn = learning(work, costs, setup)
     pace = Pace(
         setup.prompts,
@@ -167,7 +173,7 @@ def predict(work: Work, costs: Costs, setup: Setup) -> StepTime:
     timeline = _simulated(work.groups, samplers, pace, episodes)
     states = timeline.rollout
     turns = fmean(len(episode) for group in work.groups for episode in group)
-    loop_s = LOOP_S * turns * episodes / setup.collectors
+    loop_s = _loop_s(turns, setup.collectors) * episodes
     # Beside the learner, the event loop has the whole step; otherwise it has the rollouts' time.
     over_s = max(0.0, loop_s - (timeline.step_s if setup.staleness else timeline.wait_s))
     parts = {
@@ -183,6 +189,7 @@ def predict(work: Work, costs: Costs, setup: Setup) -> StepTime:
         wait_s=timeline.wait_s + over_s,
         tail_s=timeline.tail_s,
         idle_s=states["idle"],
+        loop_s=_loop_s(turns, 1) * episodes,
         tokens=timeline.tokens,
         environment_s=setup.prompts * work.environment_s,
         rows=timeline.rows,
@@ -190,6 +197,13 @@ def predict(work: Work, costs: Costs, setup: Setup) -> StepTime:
         row_bound=learn.row_bound,
         ahead=setup.staleness > 0,
     )
+
+
+def _loop_s(turns: float, collectors: int) -> float:
+    """Seconds of the fullest event loop for each episode of the run."""
+    if collectors == 1:
+        return LOOP_S * turns
+    return max(LOOP_S * turns / collectors, RECEIVE_S)
 
 
 @dataclass(frozen=True, slots=True)
