@@ -76,7 +76,7 @@ def run_with(installed):
 
     def run_with(*words):
         if words not in folders:
-            folders[words] = installed / words[0].partition("=")[2]
+            folders[words] = installed / "-".join(word.partition("=")[2] for word in words)
             done = train(installed, *words, f"out={folders[words]}")
             assert done.returncode == 0, done.stderr[-2000:]
         return folders[words]
@@ -85,7 +85,9 @@ def run_with(installed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("policy=copied", "policy.slots=4"), ("policy=toy",)])
+@pytest.mark.parametrize(
+    "words", [("policy=copied", "policy.slots=4"), ("policy=toy",), ("policy=toy", "collectors=2")]
+)
 def test_an_engine_of_a_package_trains_the_main_job_as_the_local_policy_does(run_with, words):
     local, other = run_with("policy=local"), run_with(*words)
     # The lengths of the answers are rewarded, so that both steps have a gradient.

@@ -11,6 +11,7 @@ from agents.serving.client import (
     PublishedWeights,
     UnfitWeights,
     WeightPublisher,
+    copier,
 )
 from agents.serving.errors import Broken, Lost, Refused, ServerGone, Unreachable
 from agents.serving.policy import ServerPolicy
@@ -39,4 +40,5 @@ __all__ = [
     "WeightFolders",
     "WeightPublisher",
     "WeightsDiffer",
+    "copier",
 ]

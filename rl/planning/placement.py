@@ -153,7 +153,7 @@ def advice(placement: Placement) -> str:
             return (
                 f"the event loop is full: play the episodes in more processes (collectors={needed})"
             )
-        return "rewards and files of so many episodes fill the run's process: fewer prompts"
+        return "the rewards and files of all episodes fill the run's process: fewer prompts"
     if part == SYNC:
         return "send less: an adapter (lora.rank=16), or only the elements that changed"
     if part == LEARN:

@@ -22,6 +22,7 @@ from agents.serving import (
     ServerPolicy,
     ServerProcess,
     Unreachable,
+    copier,
 )
 from rl.policies.serving import ServerEngine
 
@@ -37,6 +38,9 @@ class ToyClient:
         self.url, self._session = url, session
         self._short_s, self._load_s = short_s, load_s
         self.context_window, self.num_running = 0, 0
+
+    def copied(self):
+        return copier(self, "_session")
 
     async def describe(self):
         self.context_window = (await self._call("describe", self._short_s))["context_window"]
@@ -108,6 +112,8 @@ class ToyPolicy(ServerPolicy):
 @dataclass(frozen=True, kw_only=True)
 class Toy(ServerEngine):
     """A small HTTP server that samples with transformers."""
+
+    admits_guests = True
 
     servers: int = 1
     """Number of servers."""
