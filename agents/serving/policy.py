@@ -7,9 +7,9 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from agents.digests.comparison import SentDigests, digests_of
 from agents.policy import Busy, PolicyFailure
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
     """Await all, then raise the first exception."""
     ended = await asyncio.gather(*work, return_exceptions=True)
     results: list[T] = []
@@ -93,6 +93,8 @@ class ServerPolicy(Sampler):
         self._max_num_seqs = max_num_seqs
         self._guests: dict[Guest, Sequence[int]] = {}
         """The guests, each with its number of running requests by server."""
+        self._holding: list[asyncio.Future[None]] | None = None
+        """The guests that end their requests, while no request may run; otherwise None."""
         self._waits = (0, 0.0)
         """The number of requests of guests that were placed, and the seconds that they waited."""
         self._sync: dict[str, float] = {}
@@ -190,12 +192,17 @@ class ServerPolicy(Sampler):
     async def _quiet(self) -> AsyncIterator[None]:
         """Ensure that no request runs, neither here nor of a guest, while the context lasts."""
         async with self._dispatcher.quiet():
-            guests = list(self._guests)
+            holding = self._holding = [
+                asyncio.ensure_future(guest.hold()) for guest in self._guests
+            ]
             try:
-                await all_of(guest.hold() for guest in guests)
+                await all_of(holding)
                 yield
             finally:
-                for guest in guests:
+                self._holding = None
+                for hold in holding:
+                    hold.cancel()
+                for guest in self._guests:
                     guest.release()
 
     @property
@@ -216,6 +223,8 @@ class ServerPolicy(Sampler):
             server.on_change = partial(self._inform_guests, index)
         if self._version >= 0:
             guest.set_version(self._version)
+        if self._holding is not None:
+            self._holding.append(asyncio.ensure_future(guest.hold()))
         self._guests[guest] = [0] * len(self._servers)
 
     def dismiss(self, guest: Guest) -> None:

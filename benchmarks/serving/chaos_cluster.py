@@ -1,4 +1,4 @@
-"""Faults of a run whose servers and ranks of the learner are on another machine."""
+"""Faults of a run whose servers, ranks and collectors are on another machine."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from benchmarks.serving.far_machine import FarMachine, until
 
 RANK = ("RankActor",)
 """The command line of a rank contains this."""
+COLLECTOR = ("CollectorActor",)
+"""The command line of a collector contains this."""
 LOST_S = 30.0
 """Seconds after which a machine that is cut off has long counted as lost."""
 MOMENT_S = 3.0
@@ -24,12 +26,12 @@ MOMENT_S = 3.0
 
 @contextmanager
 def far_machine(folder: Path) -> Iterator[Elsewhere]:
-    """Another machine, with the run's ranks and servers.
+    """Another machine, with the run's ranks, servers and collectors.
 
     Args:
         folder: for the logs of Ray's daemons.
     """
-    with FarMachine(folder, cpus=4, lost_soon=True) as far:
+    with FarMachine(folder, cpus=6, lost_soon=True) as far:
 
         def to(names: Sequence[str], number: signal.Signals) -> Way:
             def send(_: int, rng: random.Random) -> str:
@@ -65,6 +67,7 @@ def far_machine(folder: Path) -> Iterator[Elsewhere]:
                 "hang a server": to(SERVER, signal.SIGSTOP),
                 "kill a rank": to(RANK, signal.SIGKILL),
                 "hang a rank": to(RANK, signal.SIGSTOP),
+                "kill a collector": to(COLLECTOR, signal.SIGKILL),
                 "lose the machine": lose,
                 "cut the network": cut,
             },
@@ -74,7 +77,7 @@ def far_machine(folder: Path) -> Iterator[Elsewhere]:
 
 def _left(far: FarMachine) -> list[str]:
     """Processes and weights of a run on the other machine."""
-    processes = [f"process {pid}" for pid in far.running(*SERVER, *RANK)]
+    processes = [f"process {pid}" for pid in far.running(*SERVER, *RANK, *COLLECTOR)]
     return processes + far.shared_memory("chaos-*/*")
 
 
@@ -84,11 +87,15 @@ CLUSTER = Plan(
         "hang a server": 1,
         "kill a rank": 4,
         "hang a rank": 1,
+        "kill a collector": 4,
         "lose the machine": 2,
         "cut the network": 2,
         "kill the learner": 2,
         "fill the disk": 1,
     },
-    words=["learner.ranks=2", "learner.timeout_s=30", "learner.restarts=100", "policy.replicas=2"],
+    words=[
+        *("learner.ranks=2", "learner.timeout_s=30", "learner.restarts=100"),
+        *("policy.replicas=2", "collectors=2"),
+    ],
     elsewhere=far_machine,
 )

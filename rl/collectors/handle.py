@@ -249,7 +249,8 @@ class CollectorHandle:
 
     def _on_ended(self, number: int, member: int, trajectory: Trajectory) -> None:
         self.num_ended += 1
-        if (playing := self._playing.get(number)) is not None:
+        playing = self._playing.get(number)
+        if playing is not None and member not in playing.ended:
             playing.ended[member] = trajectory
             playing.on_ended(member, trajectory)
 

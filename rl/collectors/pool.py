@@ -85,7 +85,6 @@ class CollectorPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._seconds: list[Mapping[str, float]] = []
         """Seconds of collectors that were lost, until they are taken."""
-        self._generation = 0
         self._closed = False
 
     @property

@@ -64,6 +64,7 @@ class CollectorProcess:
         self._numbers: dict[int, int] = {}
         """Numbers of assignments, by the environment's seed of their episodes."""
         self._others: set[asyncio.Task[None]] = set()
+        self._holding: asyncio.Task[None] | None = None
         self._reported_at = 0.0
 
     def play(self, number: int, settings: PlaySettings, assignment: Assignment) -> None:
@@ -90,10 +91,12 @@ class CollectorProcess:
 
     def hold(self) -> None:
         """Answer as soon as none of the requests runs. New ones wait until :meth:`release`."""
-        self._spawn(self._hold())
+        self._holding = self._spawn(self._hold())
 
     def release(self) -> None:
         """Let new requests run again."""
+        if self._holding is not None:
+            self._holding.cancel()  # The run may not have waited for the answer.
         self._spawn(self._policy.release())
 
     def ask_health(self, number: int) -> None:
@@ -136,7 +139,10 @@ class CollectorProcess:
             self._send("played", number, trajectories if settings.vine is not None else [])
         finally:
             del self._tasks[number]
-            self._numbers.pop(seed_of(*assignment.seed_key), None)
+            seed = seed_of(*assignment.seed_key)
+            # Another assignment has it if this one was cancelled and is played again.
+            if self._numbers.get(seed) == number:
+                del self._numbers[seed]
 
     def _collector(self, settings: PlaySettings) -> Collector:
         if settings not in self._collectors:
@@ -162,7 +168,7 @@ class CollectorProcess:
     async def _answer_health(self, number: int) -> None:
         self._send("health", number, await healths_of(self._playing.services))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         def done(task: asyncio.Task[None]) -> None:
             self._others.discard(task)
             if not task.cancelled() and task.exception() is not None:
@@ -171,6 +177,7 @@ class CollectorProcess:
         task = asyncio.create_task(work)
         self._others.add(task)
         task.add_done_callback(done)
+        return task
 
 
 async def _opened(spec: CollectorSpec, send: Send, stack: AsyncExitStack) -> CollectorProcess:

@@ -187,6 +187,22 @@ async def test_servers_without_versions_get_weights_while_no_request_runs(collec
         assert not any(t.failure for group in groups for t in group.trajectories)
 
 
+async def test_requests_go_on_after_a_load_that_was_cancelled(collectors, monkeypatch):
+    async with collectors(seconds=0.5) as setup:
+        (managed,) = setup.policy._servers
+        monkeypatch.setattr(type(managed.client), "reports_versions", False)
+        playing = asyncio.create_task(setup.there().collect([0, 1], 2, (7, 1)))
+        await asyncio.sleep(0.2)
+        loading = asyncio.create_task(setup.policy.load_weights({}, 2))
+        await asyncio.sleep(0.1)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        async with asyncio.timeout(60):
+            groups = await playing
+        assert not any(t.failure for group in groups for t in group.trajectories)
+
+
 async def test_an_environment_that_cannot_be_opened_is_one_line(collectors):
     with pytest.raises(UsageError, match="the index is missing: build it"):
         async with collectors(env="Refusing"):
