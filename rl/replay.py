@@ -75,7 +75,7 @@ async def replay(config: ReplayConfig) -> dict[str, Any]:
     if not until:
         raise UsageError(f"run ({run}) has no checkpoint to compare with: give until=STEP")
     # The local policy, as nothing is sampled and no server is needed.
-    alone = replace(trained, policy=PolicyChoice("local", Local()))
+    alone = replace(trained, policy=PolicyChoice("local", Local()), collectors=1)
     if config.here:
         alone = replace(alone, cluster=HERE)
     async with open_runtime(alone, report) as runtime, Trainer(trained, folder, runtime) as trainer:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import rl.replay
 from rl.train import main
 
 
@@ -68,6 +69,7 @@ def test_collectors_play_what_the_run_itself_plays(words, tmp_path, vllm_python)
         for key in ("reward", "num_sampled_tokens", "eval/success", "test/success"):
             assert here.get(key) == there.get(key)
         assert here.get("loss", 0.0) == pytest.approx(there.get("loss", 0.0), abs=1e-5)
+    assert rl.replay.main([str(tmp_path / "2")]) == 0
 
 
 def test_a_server_samples_from_the_learners_rounded_base(words, tmp_path, vllm_python):
