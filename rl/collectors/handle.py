@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import pickle
@@ -225,17 +226,24 @@ class CollectorHandle:
 
     def _read(self) -> None:
         """Take what the collector sends; runs in a thread."""
+        unreadable = ""
         try:
             while True:
                 name, args = pickle.loads(self.child.connection.recv_bytes())
-                self._loop.call_soon_threadsafe(self._take, name, args)
+                self._on_loop(self._take, name, args)
         except (EOFError, OSError):
             self.child.wait()
-            epitaph = self.child.epitaph()
-        try:
-            self._loop.call_soon_threadsafe(self._end, epitaph)
-        except RuntimeError:
-            return  # The loop is closed, and with it every call.
+        except Exception as error:
+            # For example an observation of a type that only the collector can import.
+            unreadable = f"collector {self.child.number} sent what cannot be read: {error!r}"
+            self.child.kill()
+            self.child.wait()
+        self._on_loop(self._end, unreadable or self.child.epitaph())
+
+    def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
+        """Call a function on the event loop. Without the loop, no call waits for it."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, *args)
 
     def _take(self, name: str, args: tuple[Any, ...]) -> None:
         self.heard_at = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 
 import pytest
@@ -88,6 +89,23 @@ async def test_the_episodes_of_a_killed_collector_are_played_by_another(collecto
         assert killed.pid != setup.processes[0].pid
         again = await setup.there().collect(TASKS, 4, (7, 1))
         assert plain(again) == plain(here)
+
+
+async def test_a_collector_that_cannot_be_understood_is_replaced(collectors, monkeypatch, caplog):
+    async with collectors(seconds=0.1) as setup:
+        here = await setup.here().collect(TASKS, 2, (7, 1))
+        loads, wrong = pickle.loads, []
+
+        def once(data):
+            call = loads(data)
+            if call[0] == "ended" and not wrong:
+                wrong.append(call)
+                raise AttributeError("there is no such class")
+            return call
+
+        monkeypatch.setattr("rl.collectors.handle.pickle.loads", once)
+        assert plain(await setup.there().collect(TASKS, 2, (7, 1))) == plain(here)
+        assert "sent what cannot be read: AttributeError('there is no such class')" in caplog.text
 
 
 async def test_a_hung_collector_is_ended_and_replaced(collectors, monkeypatch, caplog):
