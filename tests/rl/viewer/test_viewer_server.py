@@ -431,10 +431,8 @@ def test_the_command_serves_until_it_is_stopped(tmp_path):
     write_run(tmp_path / "runs" / "a")
     command = [sys.executable, "-m", "rl.view", str(tmp_path / "runs"), "port=0"]
     # A job in the background of a shell ignores interrupts, and so do its children.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        stop, expected = signal.SIGTERM, -signal.SIGTERM
-    else:
-        stop, expected = signal.SIGINT, 130
+    ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    stop = signal.SIGTERM if ignores else signal.SIGINT
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stderr.readline()
@@ -442,7 +440,7 @@ def test_the_command_serves_until_it_is_stopped(tmp_path):
             with urllib.request.urlopen(f"{address}api/runs", timeout=60) as response:
                 assert json.load(response)["runs"][0]["name"] == "a"
             process.send_signal(stop)
-            assert process.wait(timeout=60) == expected
+            assert process.wait(timeout=60) == 130
         finally:
             process.kill()
 
