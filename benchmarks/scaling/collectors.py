@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,7 +36,7 @@ from agents.serving.probe import Proof
 from agents.vllm import VLLMClient, VLLMServerPolicy
 from rl.cluster.cluster import THIS_MACHINE
 from rl.collectors.collector import RemoteCollector
-from rl.collectors.messages import CollectorSpec
+from rl.collectors.opening import spec_of
 from rl.collectors.pool import CollectorPool, PoolSettings
 from rl.data.conversations import Conversation, Exchange
 from rl.rollout.collector import Collector
@@ -44,8 +45,6 @@ from rl.run.process.activity import Activities
 from rl.runtime.playing import Playing
 from rl.runtime.tiny import train_tokenizer
 from rl.settings.parsing.command_line import parse
-from rl.settings.parsing.files import as_values
-from rl.settings.parsing.plain import to_plain
 from rl.settings.train import TrainConfig
 
 HOME = Path(__file__).parents[2]
@@ -130,6 +129,7 @@ async def collector_of(
 ) -> AsyncIterator[tuple[Collector, list[int]]]:
     """A collector of this process (size 1) or of others, and the others' process ids."""
     words = [f"env={ENV}:TalkEnv", f"env.max_turns={TURNS}", "policy=vllm-server", "model=m"]
+    words += [f"collectors={size}"]
     config = parse(TrainConfig, words, command="train", presets={})
     playing = Playing(
         config=config,
@@ -145,24 +145,11 @@ async def collector_of(
         yield Collector(context), []
         return
 
-    def spec(number: int) -> CollectorSpec:
-        return CollectorSpec(
-            number=number,
-            size=size,
-            config_type=TrainConfig,
-            settings=as_values(to_plain(config)),
-            environment={},
-            sandboxes="",
-            tokenizer=renderer.tokenizer,
-            end_token_ids=tuple(renderer.end_token_ids),
-            context_window=WINDOW,
-            guest=policy.guest_settings,
-        )
-
+    common = spec_of(config, policy, renderer.tokenizer, renderer.end_token_ids, WINDOW)
     settings = PoolSettings(
         size=size,
         start=THIS_MACHINE.start_collector,
-        spec=spec,
+        spec=lambda number: replace(common, number=number),
         printed=folder,
         counts_together=False,
     )

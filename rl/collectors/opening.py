@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from agents.policy import Policy
 from agents.serving import ServerPolicy
@@ -48,7 +51,9 @@ async def open_collectors(
     if printed is None:
         dropped = tempfile.TemporaryDirectory(prefix="turnwise-collectors-")
         printed = Path(stack.enter_context(dropped))
-    common = _spec(config, context, policy)
+    facts, tokenizer = context.learner.facts, context.spec.tokenizer
+    model = (tokenizer, facts.end_token_ids, facts.context_window)
+    common = spec_of(config, policy, *model, sandboxes)
     settings = PoolSettings(
         size=config.collectors,
         start=context.cluster.start_collector,
@@ -65,9 +70,15 @@ async def open_collectors(
     return pool
 
 
-def _spec(config: RunConfig, context: PolicyContext, policy: ServerPolicy) -> CollectorSpec:
-    """What the first collector is opened with."""
-    facts = context.learner.facts
+def spec_of(
+    config: RunConfig,
+    policy: ServerPolicy,
+    tokenizer: PreTrainedTokenizerBase,
+    end_token_ids: Sequence[int],
+    context_window: int,
+    sandboxes: str = "",
+) -> CollectorSpec:
+    """What the first collector of a command is opened with; see :class:`CollectorSpec`."""
     token = os.environ.get(TOKEN_VARIABLE)
     return CollectorSpec(
         number=0,
@@ -76,9 +87,9 @@ def _spec(config: RunConfig, context: PolicyContext, policy: ServerPolicy) -> Co
         settings=as_values(to_plain(config)),
         # Sandbox servers want it, also from collectors on other machines.
         environment={} if token is None else {TOKEN_VARIABLE: token},
-        sandboxes=context.cluster.sandboxes,
-        tokenizer=context.spec.tokenizer,
-        end_token_ids=facts.end_token_ids,
-        context_window=facts.context_window,
+        sandboxes=sandboxes,
+        tokenizer=tokenizer,
+        end_token_ids=tuple(end_token_ids),
+        context_window=context_window,
         guest=policy.guest_settings,
     )

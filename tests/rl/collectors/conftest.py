@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,13 @@ from agents.serving import ManagedServer, Timeouts
 from agents.vllm import VLLMClient, VLLMServerPolicy
 from rl.cluster.cluster import THIS_MACHINE
 from rl.collectors.collector import RemoteCollector
-from rl.collectors.messages import CollectorSpec
+from rl.collectors.opening import spec_of
 from rl.collectors.pool import CollectorPool, PoolSettings
 from rl.data.conversations import Conversation, Exchange
 from rl.run.process.activity import Activities
 from rl.runtime.playing import Playing
 from rl.runtime.tiny import train_tokenizer
 from rl.settings.parsing.command_line import parse
-from rl.settings.parsing.files import as_values
-from rl.settings.parsing.plain import to_plain
 from rl.settings.train import TrainConfig
 
 ENVS = Path(__file__).parents[2] / "helpers" / "collected_envs.py"
@@ -90,24 +89,11 @@ def collectors(renderer, tmp_path):
             stack.push_async_callback(policy.close)
             await policy.load_weights({}, 1)
 
-            def spec(number):
-                return CollectorSpec(
-                    number=number,
-                    size=size,
-                    config_type=TrainConfig,
-                    settings=as_values(to_plain(config)),
-                    environment={},
-                    sandboxes="",
-                    tokenizer=renderer.tokenizer,
-                    end_token_ids=tuple(renderer.end_token_ids),
-                    context_window=WINDOW,
-                    guest=policy.guest_settings,
-                )
-
+            common = spec_of(config, policy, renderer.tokenizer, renderer.end_token_ids, WINDOW)
             settings = PoolSettings(
                 size=size,
                 start=THIS_MACHINE.start_collector,
-                spec=spec,
+                spec=lambda number: replace(common, number=number),
                 printed=tmp_path,
                 counts_together=False,
             )
