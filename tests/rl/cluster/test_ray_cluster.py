@@ -115,8 +115,8 @@ async def test_too_little_room_is_one_line_and_reserves_nothing():
             pass
     assert str(refused.value) == (
         f"cluster=ray has no room after 3 s: the run needs 3 CPU, 4 GPU in 3 parts, and "
-        f"{max(os.cpu_count(), 4)} CPU, 0 GPU are free; give fewer learner.ranks or "
-        "policy.replicas, or a smaller cluster.rank_cpus or cluster.server_cpus"
+        f"{max(os.cpu_count(), 4)} CPU, 0 GPU are free; give fewer learner.ranks, "
+        "policy.replicas or collectors, or a smaller cluster.rank_cpus or cluster.server_cpus"
     )
     assert not ray.is_initialized()
 
