@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
+from tools.syntax import split_reasoning
 from tools.tool import ToolResult
 
 
@@ -59,6 +60,14 @@ class Action(str):
         if finish_reason is not None:
             action.finish_reason = finish_reason
         return action
+
+    @property
+    def content(self) -> str:
+        """The text without reasoning, in which environments look for answers.
+
+        It is empty if a thought has no end. See ``tools.syntax.split_reasoning``.
+        """
+        return split_reasoning(self)[1]
 
 
 class ToolResults(str):

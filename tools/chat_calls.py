@@ -10,31 +10,48 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tools.syntax import Call, Syntax
+from tools.syntax import CLOSES_CALL, Call, Syntax, blank_reasoning, closed_at, json_at
 
-_HERMES = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
-_FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-MISTRAL = "[TOOL_CALLS]"
-_MISTRAL_NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?\[ARGS\]\s*")
-PYTHON_TAG = "<|python_tag|>"
+HERMES, MISTRAL, PYTHON_TAG = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
+_BARE = re.compile(r'\s*+\{\s*+"(?:name|type)"\s*+:')
+_HERMES_TAG = re.compile(r"</?tool_call>")
+_FUNCTION = re.compile(r"\s*+<function=([^>\s]++)>\s*")
+_FUNCTION_END = re.compile(r"</function>\s*</tool_call>")
+_PARAMETERS_END = re.compile(r"</parameter>\s*</function>\s*</tool_call>")
+_PARAMETER = re.compile(r"(?:\A|</parameter>\s*)<parameter=([^>\s]+)>\n?")
+_SEPARATORS = re.compile(r"[;\s]*")
+_MISTRAL_NAMED = re.compile(r"\s*+([\w.-]++)\s*+(?:\[CALL_ID\]\w++)?\[ARGS\]")
 _WRONG = (
     "a call must be JSON, an object with the tool's name and its arguments, as your chat format has"
 )
-_DECODER = json.JSONDecoder()
 
 
-def chat_calls(text: str) -> list[Call]:
-    """All calls in a message, in order. For a malformed call, ``Call.error`` is set."""
-    if "<tool_call>" in text:
-        return [_hermes(found) for found in _HERMES.finditer(text)]
-    if MISTRAL in text:
-        return list(_mistral(text, text.index(MISTRAL) + len(MISTRAL)))
-    return list(_llama(text))
+def chat_calls(text: str, opening: str = "") -> list[Call]:
+    """All calls in a message, in order. For a malformed call, ``Call.error`` is set.
+
+    Reasoning is not read.
+
+    Args:
+        text: the message.
+        opening: as for ``tools.syntax.split_reasoning``.
+    """
+    text = blank_reasoning(text, opening)
+    found = [(text.find(mark), mark) for mark in (HERMES, MISTRAL, PYTHON_TAG)]
+    places = sorted((at, mark) for at, mark in found if at >= 0)
+    if text.lstrip().startswith("{") and _BARE.match(text):
+        places.insert(0, (0, ""))
+    malformed = list[Call]()
+    for at, mark in places:
+        calls = list(_READERS[mark](text, at))
+        # The mark of one format may stand in an argument of another.
+        if any(call.error is None for call in calls):
+            return calls
+        malformed = malformed or calls
+    return malformed
 
 
 def typed_call(call: Call, parameters: Mapping[str, Any]) -> Call:
@@ -64,54 +81,95 @@ CHAT = Syntax(
 """The model's own format, in which the chat template renders the tools, calls and results."""
 
 
-def _hermes(found: re.Match[str]) -> Call:
-    function = _FUNCTION.fullmatch(found[1])
-    if not found[2]:
-        return _malformed(found.end())
-    if function is not None:
-        arguments = dict(_PARAMETER.findall(function[2]))
-        return Call(function[1], arguments, found.end(), as_texts=True)
-    return _call(_parsed(found[1]), found.end())
+def _hermes(text: str, at: int) -> Iterator[Call]:
+    last = text.rfind(CLOSES_CALL)
+    while at >= 0:
+        call = _hermes_call(text, at, last)
+        yield call
+        at = text.find(HERMES, call.end)
+
+
+def _hermes_call(text: str, start: int, last: int) -> Call:
+    """The call whose opening tag is at index ``start``, as JSON or as XML.
+
+    ``last`` is the index of the text's last closing tag.
+    """
+    at = start + len(HERMES)
+    function = _FUNCTION.match(text, at) if start < last else None
+    if function is not None and (found := _function_end(text, function.end())) is not None:
+        given = _parameters(text[function.end() : found[0]])
+        return Call(function[1], given, found[1], as_texts=True, start=start)
+    row, end = json_at(text, at)
+    if (closed := closed_at(text, end, CLOSES_CALL)) >= 0:
+        return _call(row, start, closed)
+    tag = _HERMES_TAG.search(text, at if row is None else end)
+    if tag is None:
+        return _malformed(start, len(text))
+    return _malformed(start, tag.end() if tag[0] == CLOSES_CALL else tag.start())
+
+
+def _function_end(text: str, at: int) -> tuple[int, int] | None:
+    """The ends of a function's body and of its call, or None if the call is not closed."""
+    end = _FUNCTION_END.search(text, at)
+    if end is None:
+        return None
+    # A value may hold the closing tags: the last ones before the next call count.
+    following = text.find(HERMES, end.end())
+    closings = _PARAMETERS_END.finditer(text, at, following if following >= 0 else len(text))
+    for closed in closings:
+        end = closed
+    return end.start() + len("</parameter>") * (end.re is _PARAMETERS_END), end.end()
+
+
+def _parameters(body: str) -> dict[str, str]:
+    """The values of a function's parameters, as texts."""
+    _, *found = _PARAMETER.split(body)
+    if found:
+        value, closed, _ = found[-1].rpartition("</parameter>")
+        found[-1] = value if closed else found[-1]
+    return {
+        name: value.removesuffix("\n") for name, value in zip(found[::2], found[1::2], strict=True)
+    }
 
 
 def _mistral(text: str, at: int) -> Iterator[Call]:
-    named = _MISTRAL_NAMED.match(text, at)
+    body = at + len(MISTRAL)
+    named = _MISTRAL_NAMED.match(text, body)
     if named is None:
-        rows, end = _decoded(text, at)
+        rows, end = json_at(text, body)
         for row in rows if isinstance(rows, list) and rows else [rows]:
-            yield _call(row, end)
+            yield _call(row, at, end)
         return
     while named is not None:
-        arguments, end = _decoded(text, named.end())
-        yield _call({"name": named[1], "arguments": arguments}, end)
-        following = text.find(MISTRAL, end)
-        named = _MISTRAL_NAMED.match(text, following + len(MISTRAL)) if following >= 0 else None
+        arguments, end = json_at(text, named.end())
+        yield _call({"name": named[1], "arguments": arguments}, at, end)
+        at = text.find(MISTRAL, end)
+        named = _MISTRAL_NAMED.match(text, at + len(MISTRAL)) if at >= 0 else None
 
 
-def _llama(text: str) -> Iterator[Call]:
-    """The calls in a message that consists only of JSON objects, separated by semicolons."""
-    tagged = PYTHON_TAG in text
-    at = text.index(PYTHON_TAG) + len(PYTHON_TAG) if tagged else 0
-    if not tagged and not re.match(r'\s*\{\s*"(?:name|type)"\s*:', text):
-        return
-    while at < len(text) and text[at:].strip():
-        row, end = _decoded(text, at)
-        yield _call(row, end)
+def _llama(text: str, at: int) -> Iterator[Call]:
+    """The calls in a text of JSON objects, separated by semicolons."""
+    body = _after_separators(text, at + len(PYTHON_TAG) * text.startswith(PYTHON_TAG, at))
+    while body < len(text):
+        row, end = json_at(text, body)
+        yield _call(row, at, end)
         if row is None:
             return
-        at = end + len(text[end:]) - len(text[end:].lstrip("; \n\t"))
+        at, body = end, _after_separators(text, end)
 
 
-def _decoded(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at index ``at``, and its end.
+def _after_separators(text: str, at: int) -> int:
+    found = _SEPARATORS.match(text, at)
+    return found.end() if found else at
 
-    If it is invalid: None, and the text's length.
-    """
-    at += len(text[at:]) - len(text[at:].lstrip())
-    try:
-        return _DECODER.raw_decode(text, at)
-    except (ValueError, RecursionError):
-        return None, len(text)
+
+_READERS: Mapping[str, Callable[[str, int], Iterator[Call]]] = {
+    HERMES: _hermes,
+    MISTRAL: _mistral,
+    PYTHON_TAG: _llama,
+    "": _llama,
+}
+"""Readers by the mark with which a format's first call starts. Llama's needs no mark."""
 
 
 def _parsed(text: str) -> Any:
@@ -121,19 +179,19 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _call(row: Any, end: int) -> Call:
+def _call(row: Any, start: int, end: int) -> Call:
     if not isinstance(row, dict):
-        return _malformed(end)
+        return _malformed(start, end)
     name, arguments = row.get("name"), row.get("arguments", row.get("parameters"))
     if isinstance(arguments, str):
         arguments = _parsed(arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        return _malformed(end)
-    return Call(name, arguments, end)
+        return _malformed(start, end)
+    return Call(name, arguments, end, start=start)
 
 
-def _malformed(end: int) -> Call:
-    return Call("", {}, end, error=_WRONG)
+def _malformed(start: int, end: int) -> Call:
+    return Call("", {}, end, error=_WRONG, start=start)
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:

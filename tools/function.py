@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints, overload
 
 from tools.limits import CallLimits, LimitedCalls
 from tools.threads import in_thread
-from tools.tool import BadArguments, Tool, ToolContext, ToolFailure, ToolResult
+from tools.tool import BadArguments, Tool, ToolContext, ToolFailure, ToolResult, failure_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -106,9 +106,7 @@ class FunctionTool(Tool):
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise  # The caller cancelled, not the function.
-            raise ToolFailure(
-                f"tool {self.name!r} failed: {type(error).__name__}: {error}", retryable=False
-            ) from error
+            raise failure_of(self.name, error) from error
         return self._answered(answer, retries)
 
     def _answered(self, answer: object, retries: int) -> ToolResult:

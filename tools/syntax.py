@@ -28,6 +28,8 @@ class Call:
     as_texts: bool = False
     """Whether the arguments are unparsed texts. ``chat_calls.typed_call`` parses them by the tool's
     schema."""
+    start: int = 0
+    """Index in the text at which the call starts. Only the syntax "chat" sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,100 @@ class Syntax:
         return [] if call is None else [call]
 
 
-_JSON_CALL = re.compile(r"<tool_call>(.*?)</tool_call>|</tool_call>", re.DOTALL)
+CLOSES_CALL = "</tool_call>"
+_CALL_TAG = re.compile(r"</?tool_call>")
 _NO_JSON_CALL = 'a call must be JSON: <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+_IN_THOUGHT = "no call is made in a thought: close the thought with </think>, then write the call"
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"\s*")
+_OUTER_TAGS = re.compile(r"\A(?:<think>|\[THINK\])|(?:</think>|\[/THINK\])\Z")
+_MARK = re.compile(
+    r"(?P<opens><think>|\[THINK\])|(?P<closes></think>|\[/THINK\])"
+    # Quoted tags are no tags: in a fence, in code, in a call's arguments.
+    r"|(?s:```.*?```)|`(?:</?think>|\[/?THINK\])[^`\n]*`"
+    r"|(?s:<function=(?:(?!<function=).)*?</function>)"
+    r'|(?P<json>\[ARGS\]\s*+\{|\{(?=\s*+"(?:name|type|arguments|parameters)"))'
+)
 _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$\n?", re.MULTILINE)
 _FENCED_CODE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _CLOSING_FENCE = re.compile(r"^```[ \t]*$\n?", re.MULTILINE)
+
+
+def json_at(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value that starts at index ``at``, after white space, and the index of its end.
+
+    If there is no valid value: None, and the text's length.
+    """
+    try:
+        return _DECODER.raw_decode(text, _after_space(text, at))
+    except (ValueError, RecursionError):
+        return None, len(text)
+
+
+def closed_at(text: str, at: int, closing: str) -> int:
+    """Index of the end of ``closing``, if only white space precedes it after ``at``; else -1."""
+    at = _after_space(text, at)
+    return at + len(closing) if text.startswith(closing, at) else -1
+
+
+def split_reasoning(text: str, opening: str = "") -> tuple[str, str]:
+    """Split a model's text into its reasoning and the rest, without the tags of the reasoning.
+
+    A thought runs from ``<think>`` to ``</think>``, or from ``[THINK]`` to ``[/THINK]`` (Mistral),
+    and may stand anywhere in the text. If the first tag is a closing one, the prompt has opened the
+    thought. A thought without an end holds the rest of the text. Tags in well-formed calls and in
+    code are not tags of thoughts. A text without reasoning stays unchanged.
+
+    Args:
+        text: the model's text.
+        opening: text of the same message before ``text``; it may open the thought.
+    """
+    whole, start = opening + text, len(opening)
+    thoughts = _thoughts(whole)
+    if not thoughts:
+        return "", text
+    inside = [_OUTER_TAGS.sub("", whole[first:end]).strip() for first, end in thoughts if end > start]
+    kept, at = "", start
+    for first, end in thoughts:
+        kept += whole[at:first]
+        at = max(at, end)
+    return "\n".join(inside), (kept + whole[at:]).lstrip()
+
+
+def blank_reasoning(text: str, opening: str = "") -> str:
+    """The text with blanks in place of its reasoning: all indices stay. See split_reasoning."""
+    for start, end in _thoughts(opening + text):
+        first, last = max(0, start - len(opening)), max(0, end - len(opening))
+        text = text[:first] + " " * (last - first) + text[last:]
+    return text
+
+
+def _thoughts(text: str) -> list[tuple[int, int]]:
+    """Start and end of each thought, with its tags."""
+    last = max(text.rfind("think>"), text.rfind("THINK]"))
+    thoughts, at = list[tuple[int, int]](), 0
+    while at <= last and (mark := _MARK.search(text, at)) is not None:
+        at = mark.end()
+        if mark["opens"]:
+            closing = f"{mark[0][0]}/{mark[0][1:]}"
+            found = text.find(closing, at)
+            at = found + len(closing) if found >= 0 else len(text)
+            thoughts.append((mark.start(), at))
+        elif mark["closes"] and not thoughts:
+            thoughts.append((0, at))
+        elif mark["json"]:
+            try:
+                at = _DECODER.raw_decode(text, at - 1)[1]
+            except ValueError:
+                continue
+            except RecursionError:  # No call. To try again at each inner brace would take long.
+                break
+    return thoughts
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
 
 
 def tagged_call(
@@ -87,6 +178,12 @@ def tagged_call(
         at = text.find(closing)
         if at < 0:
             return None
+        # JSON may hold the closing tag in a string.
+        first = text.find(opening, 0, at)
+        value, json_end = json_at(text, first + len(opening)) if first >= 0 else (None, 0)
+        if value is not None and (end := closed_at(text, json_end, closing)) > 0:
+            inside = text[first + len(opening) : json_end]
+            return Call(tool, {argument: inside.strip()}, end)
         _, found, inside = text[:at].rpartition(opening)
         return Call(tool, {argument: inside.strip() if found else ""}, at + len(closing))
 
@@ -96,19 +193,24 @@ def tagged_call(
 def json_call(text: str) -> Call | None:
     """The first ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, Hermes's format.
 
-    If the JSON is malformed, ``Call.error`` is set.
+    Reasoning is not read. If the JSON is malformed, ``Call.error`` is set.
     """
-    found = _JSON_CALL.search(text)
+    visible = blank_reasoning(text)
+    found = _CALL_TAG.search(visible)
     if found is None:
-        return None
-    try:
-        called = json.loads(found[1])
-        name, arguments = called["name"], called["arguments"]
-        if not (isinstance(name, str) and isinstance(arguments, dict)):
-            raise TypeError
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return Call("", {}, found.end(), error=_NO_JSON_CALL)
-    return Call(name, arguments, found.end())
+        # Generation halts at the closing tag, in a thought as well.
+        halted = text.endswith(CLOSES_CALL)
+        return Call("", {}, len(text), error=_IN_THOUGHT) if halted else None
+    called, json_end = json_at(visible, found.end())
+    end = closed_at(visible, json_end, CLOSES_CALL)
+    if end < 0 or found[0] == CLOSES_CALL:
+        at = visible.find(CLOSES_CALL, found.start())
+        return None if at < 0 else Call("", {}, at + len(CLOSES_CALL), error=_NO_JSON_CALL)
+    name = called.get("name") if isinstance(called, dict) else None
+    arguments = called.get("arguments") if isinstance(called, dict) else None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return Call("", {}, end, error=_NO_JSON_CALL)
+    return Call(name, arguments, end)
 
 
 def fenced_call(arguments: Mapping[str, str]) -> Callable[[str], Call | None]:

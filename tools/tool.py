@@ -20,6 +20,14 @@ class BadArguments(ValueError):
     """Raised by a tool's code for invalid arguments. The model reads the exception's message."""
 
 
+def failure_of(name: str, error: BaseException) -> ToolFailure:
+    """The failure of a tool whose code raised an exception of another type."""
+    problem = f"tool {name!r} failed: {type(error).__name__}: {error}"
+    if isinstance(error, ValueError | LookupError | ArithmeticError):
+        problem += "; for a wrong argument of the model, the tool must raise tools.BadArguments"
+    return ToolFailure(problem, retryable=False)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The episode that makes a call, and the call's deadline."""

@@ -15,11 +15,12 @@ from agents.capture.history import Cut, History
 from agents.capture.messages import Message, answer_fields, as_sampled, key_of
 from agents.capture.record import Capture, CapturedCall, CapturedTurn, in_order
 from agents.capture.request import ChatRequest
-from agents.capture.tool_calls import Said, read_calls, split_reasoning
+from agents.capture.tool_calls import Said, read_calls
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import Policy, PolicyFailure
 from agents.renderer import Renderer
 from agents.segment import Segment
+from tools.syntax import split_reasoning
 
 LARGEST_NUMBER = 1e15
 """Maximum magnitude of a reward or score, so that squares of returns fit into 32-bit floats."""
@@ -358,9 +359,11 @@ class CapturedEpisode:
         if completion.finish_reason is not FinishReason.STOP_STRING:
             end = None
         content, reasoning = text.removesuffix(end or ""), ""
+        opening = self.renderer.opening
+        said = read_calls(content, request.tools, opening) if request.calls else Said(content, ())
         if request.splits_reasoning:
-            reasoning, content = split_reasoning(content, self.renderer.opening)
-        said = read_calls(content, request.tools) if request.calls else Said(content, ())
+            reasoning, content = split_reasoning(said.content, opening)
+            said = replace(said, content=content)
         turn, delivered = len(self._turns), said.calls[: 1 if request.one_call else None]
         calls = [
             CapturedCall(f"c{turn:05d}{index:03d}", name, arguments)

@@ -105,22 +105,35 @@ def _as_sampled(
     if recorded is None or recorded[0] != name or not isinstance(given, dict):
         return call
     own = {**recorded[1]}
-    # As JSON, because 1 equals true in Python.
     kept = {key: value for key, value in given.items() if key in own}
-    same = json.dumps(kept, sort_keys=True) == json.dumps(own, sort_keys=True)
-    return call_field(call["id"], name, own) if same else call
+    return call_field(call["id"], name, own) if _by_value(kept) == _by_value(own) else call
 
 
 def key_of(fields: Mapping[str, Any]) -> str:
     """A key that is equal for messages that a model reads in the same way.
 
-    The key does not depend on the ids of tool calls.
+    The key depends neither on the ids of tool calls nor on how numbers are written.
     """
     calls = [
-        [call["function"]["name"], call["function"]["arguments"]]
+        [call["function"]["name"], _by_value(call["function"]["arguments"])]
         for call in fields.get("tool_calls", ())
     ]
-    return json.dumps([fields["role"], fields["content"], calls], sort_keys=True)
+    return json.dumps([fields["role"], fields["content"], calls])
+
+
+def _by_value(arguments: object) -> str:
+    """A text that is equal for equal JSON values. Numbers are doubles, as in JavaScript.
+
+    An agent in JavaScript returns 1.0 as 1, and 1e3 as 1000.
+    """
+    # As JSON, because 1 equals true in Python.
+    written = json.dumps(arguments, sort_keys=True)
+    return json.dumps(json.loads(written, parse_int=_double, parse_float=_double))
+
+
+def _double(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def answer_fields(content: str, calls: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""Reads reasoning from a model's text, and calls in any format of :mod:`tools.chat_calls`."""
+"""Reads the calls of a model's text, in any format of :mod:`tools.chat_calls`."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.chat_calls import MISTRAL, PYTHON_TAG, chat_calls, first_chat_call, typed_call
-
-_CALL = re.compile(r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>", re.DOTALL)
+from tools.chat_calls import HERMES, chat_calls, typed_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,56 +20,29 @@ class Said:
     """Name and arguments of each call, in order."""
 
 
-def read_calls(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
-    """Extract the well-formed calls of a text.
+def read_calls(text: str, tools: Sequence[Mapping[str, Any]] = (), opening: str = "") -> Said:
+    """Extract the well-formed calls of a text. Reasoning stays in the content, with its calls.
 
     A text without calls stays unchanged, including white space.
 
     Args:
         text: the model's text.
         tools: the request's tools.
+        opening: as for ``tools.syntax.split_reasoning``.
     """
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
-    if "<tool_call>" in text:
-        return _read_tagged(text, schemas)
-    calls = chat_calls(text)
-    if not calls or any(call.error for call in calls):
+    found = chat_calls(text, opening)
+    calls = [call for call in found if call.error is None]
+    tagged = bool(calls) and text.startswith(HERMES, calls[0].start)
+    if not calls or (len(calls) < len(found) and not tagged):
         return Said(text, ())
-    start = min((text.index(mark) for mark in (MISTRAL, PYTHON_TAG) if mark in text), default=0)
-    left = text[:start] + text[calls[-1].end :]
-    return Said(left.strip(), tuple((call.tool, call.arguments) for call in calls))
-
-
-def split_reasoning(text: str, opening: str = "") -> tuple[str, str]:
-    """Split a model's text into reasoning and answer, without the tags.
-
-    A text without reasoning stays unchanged. Reasoning without an end is all of the text.
-
-    Args:
-        text: the model's text.
-        opening: text before it that was not sampled; it may contain the opening tag.
-    """
-    whole = (opening + text).lstrip()
-    if not whole.startswith("<think>"):
-        return "", text
-    reasoning, _, answer = whole.removeprefix("<think>").partition("</think>")
-    return reasoning.strip(), answer.lstrip()
-
-
-def _read_tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Said:
-    """Extract the calls between Hermes's tags. Malformed calls remain in the content."""
-    calls: list[tuple[str, Mapping[str, Any]]] = []
-
-    def take(found: re.Match[str]) -> str:
-        call = first_chat_call(found[0])
-        if call is None or call.error is not None:
-            return found[0]
-        call = typed_call(call, schemas.get(call.tool, {}))
-        calls.append((call.tool, call.arguments))
-        return ""
-
-    left = _CALL.sub(take, text)
-    return Said(left.strip() if calls else text, tuple(calls))
+    content, at = "", 0
+    for call in calls:
+        content += text[at : call.start]
+        at = call.end
+    typed = [typed_call(call, schemas.get(call.tool, {})) for call in calls]
+    left = (content + text[at:]).strip()
+    return Said(left, tuple((call.tool, call.arguments) for call in typed))
 
 
 def write_call(name: str, arguments: Any) -> str:

@@ -23,6 +23,7 @@ from envs.code.grader import CachedGrader
 from envs.code.task import CodeTask, extract_program
 from rl.rollout.trajectory_files import read_trajectories
 from tools.sandbox import make_sandbox
+from tools.syntax import split_reasoning
 
 ENV = ["env=code-sandbox", "env.max_turns=1"]
 STEPS = 6
@@ -69,7 +70,7 @@ async def examined(folder: Path) -> dict[int, list[Sample]]:
 
 
 async def _sample(grader: CachedGrader, task: CodeTask, action: str) -> Sample:
-    source = task.source(extract_program(action))
+    source = task.source(extract_program(split_reasoning(action)[1]))
     public = await grader.grade(source, task.public, task.entry_point)
     hidden = await grader.grade(source, task.hidden, task.entry_point)
     passed = [outcome.passed for outcome in public.outcomes]

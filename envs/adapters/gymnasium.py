@@ -69,7 +69,7 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
         """Take the action in the foreign environment; reply to an invalid action with an error."""
         state = self.state
         try:
-            move = self.act(str(action))
+            move = self.act(action.content)
         except ValueError as error:
             state.num_invalid += 1
             if state.num_invalid < self.max_invalid_actions:

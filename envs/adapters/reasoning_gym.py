@@ -60,7 +60,7 @@ class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
 
     def turn(self, action: Action) -> Reply:
         """Score the answer and end the episode."""
-        answer, score = only_answer(action), 0.0
+        answer, score = only_answer(action.content), 0.0
         if answer and len(answer) <= _MOST_CHARACTERS:
             score = gym.score_of(self.dataset, self._scorer, answer, self.state)
         return finish({"score": score}, scores={"solved": float(score >= 1.0)})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envs.episode import EnvFailure
-from tools.tool import Tool, ToolContext, ToolFailure, ToolResult
+from tools.tool import Tool, ToolContext, ToolFailure, ToolResult, failure_of
 
 _numbers = itertools.count()
 
@@ -46,9 +46,8 @@ class ToolSession:
             raise EnvFailure(str(error), retryable=error.retryable) from error
         # Tools are foreign code: any other exception is the tool's fault, not the agent's.
         except Exception as error:
-            raise EnvFailure(
-                f"tool {self._tool.name!r} failed: {type(error).__name__}: {error}", retryable=False
-            ) from error
+            problem = str(failure_of(self._tool.name, error))
+            raise EnvFailure(problem, retryable=False) from error
         return result
 
     async def fork(self, tool: Tool, name: str) -> ToolSession:

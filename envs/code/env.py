@@ -173,7 +173,7 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
 
     async def turn(self, action: Action) -> Reply:
         """Run the program; reply with the first failed public test, or end the episode."""
-        task, source = self.state.task, self._source(action)
+        task, source = self.state.task, self._source(action.content)
         if self.turns_left == 1:
             verdict = await self._grade(source, task.public + task.hidden)
             count = len(task.public)

@@ -119,7 +119,7 @@ class SumEnv(envs.TextEnv[int, int]):
 
     def turn(self, action: envs.Action) -> envs.Reply:
         """The end, or another attempt."""
-        right = action.strip() == str(self.state)
+        right = action.content.strip() == str(self.state)
         scores = {"right": float(right)}
         if right:
             first = self.turns_left == self.options.max_turns

@@ -34,7 +34,7 @@ from envs.rewards import Rubric, Transcript, make_rubric
 from envs.rewards.mathematics import MATH_REWARDS
 from envs.tool_env import ToolEnv, ToolOptions, named_tools
 from tools.chat_calls import CHAT
-from tools.syntax import RE_TOOL, TAGS, Call, Syntax
+from tools.syntax import RE_TOOL, TAGS, Call, Syntax, split_reasoning
 
 SYNTAXES = ("tags", "chat")
 """Text formats of calls."""
@@ -177,7 +177,9 @@ class MathEnv(ToolEnv[MathTask, MathState]):
     def _answered(self, action: Action) -> Reply | Awaitable[Reply]:
         """The reply that ends the episode: awaitable if a process must compare the answer."""
         finished = action.finish_reason not in OVER_LENGTH
-        return self._end(action, self._answer(action) if finished else None)
+        before = self.state.text if self.continues else ""
+        content = split_reasoning(action, before)[1]
+        return self._end(action, self._answer(content) if finished else None)
 
     def _answer(self, text: str) -> str | None:
         task, answer = self.state.task, self._reward.find_answer(text)

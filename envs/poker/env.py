@@ -128,7 +128,7 @@ class KuhnPokerEnv(TextEnv[Hand, KuhnState]):
     def turn(self, action: Action) -> Reply:
         """Play a move."""
         state, player = self.state, len(self.state.history) % 2
-        move = parse_move(action, state.history)
+        move = parse_move(action.content, state.history)
         if move is None:
             return self._over(-ILLEGAL_LOSS if player == 0 else ILLEGAL_LOSS, legal=False)
         state.history += move

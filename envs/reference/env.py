@@ -154,7 +154,7 @@ class ReferenceQAEnv(TextEnv[ReferenceTask, ReferenceTask]):
 
     async def turn(self, action: Action) -> Reply:
         """Judge the last line and end the episode."""
-        answer = final_step(action) if action.finish_reason not in OVER_LENGTH else ""
+        answer = final_step(action.content) if action.finish_reason not in OVER_LENGTH else ""
         # An empty answer needs no judge.
         judgement = await self._judged(answer) if answer else Judgement(False)
         earned = judgement.soft if self._chosen.reward == "soft" else judgement.binary

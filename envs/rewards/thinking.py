@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tools.syntax import split_reasoning
+
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _WHOLE = re.compile(r"<think>\n.*\n</think>\n<answer>\n.*\n</answer>", re.DOTALL)
 _COUNTED = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
@@ -40,3 +42,8 @@ def thoughts(text: str) -> str:
     """The contents of all think elements, or the whole text if there are none."""
     found = _THOUGHT.findall(text)
     return "\n".join(found) if found else text
+
+
+def without_thoughts(text: str) -> str:
+    """The text after and between the thoughts; see ``tools.syntax.split_reasoning``."""
+    return split_reasoning(text)[1]

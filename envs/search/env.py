@@ -56,7 +56,7 @@ from envs.tool_env import ToolEnv, ToolOptions
 from tools.builtin.search import search_tool
 from tools.retrieval import BM25, RankBM25, Retriever, index_passages, open_retriever
 from tools.retrieval.wire import WIRES
-from tools.syntax import SEARCH_R1, Call
+from tools.syntax import SEARCH_R1, Call, split_reasoning
 from tools.tool import ToolResult
 
 WORLD = "world"
@@ -230,10 +230,11 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
         """Reply with a search's result, or end the episode."""
         protocol = self._protocol
         calls = self.syntax.calls(action)
+        last = split_reasoning(action, self.state.text if self.continues else "")[1]
         if not calls:
             self._say(action)
             if protocol.retry is None or protocol.answer(action) is not None:
-                rewards, scores = self._grade(action, action.finish_reason in OVER_LENGTH)
+                rewards, scores = self._grade(last, action.finish_reason in OVER_LENGTH)
                 return finish(rewards, scores=scores)
             if self.turns_left > 1:
                 self.state.text += protocol.retry
@@ -248,11 +249,11 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
             records.append(record)
             results.append((call.tool, self._shown(call, result)))
             if self.is_final(call) and result.error is None:
-                rewards, scores = self._grade(action, False, answer=str(result.data))
+                rewards, scores = self._grade(last, False, answer=str(result.data))
                 return finish(rewards, scores=scores, tool_calls=records)
         if self.turns_left == 1:
             # No turn is left to read the result.
-            rewards, scores = self._grade(action, cut_short=True)
+            rewards, scores = self._grade(last, cut_short=True)
             return cut(StopReason.TURN_LIMIT, rewards, scores=scores, tool_calls=records)
         chat = self.syntax.form == "chat"
         observation = self.put_back(results) if chat else results[0][1]
@@ -324,16 +325,17 @@ class SearchQAEnv(ToolEnv[SearchTask, SearchState]):
     def _grade(
         self, last: str, cut_short: bool, answer: str | None = None
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Rewards and scores of the episode whose last action is ``last``.
+        """Rewards and scores of the episode whose last action, without reasoning, is ``last``.
 
         The answer is ``answer`` if the agent submitted an answer by a tool. Otherwise the syntax
         finds the answer in the text.
         """
         state = self.state
         text = self._protocol.as_searches(state.text, self.named_tools)
+        sought = text if self._protocol.whole else last
         if answer is None:
-            answer = self._protocol.answer(text if self._protocol.whole else last)
-        scores = self._protocol.scores(answer, text, state.task.answers)
+            answer = self._protocol.answer(sought)
+        scores = self._protocol.scores(answer, sought, state.task.answers)
         if cut_short:
             scores["format"] = 0.0
         scores["num_searches"] = float(state.num_searches)

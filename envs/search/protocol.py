@@ -76,8 +76,8 @@ class Protocol:
     answer: Callable[[str], str | None]
     """Returns the answer that the whole text of an episode contains, or None without an answer."""
     fault: Callable[[str], str | None]
-    """Describes the first violation of the format in the whole text of an episode, or returns
-    None."""
+    """Describes the first violation of the format in the text in which the answer is sought, or
+    returns None."""
     pay: Mapping[str, Mapping[str, Pay]]
     """Rewards by variant, then by "code" or "paper"; the first variant is the default."""
     numbered: Callable[[int, Passage], str] | None = None
@@ -96,8 +96,8 @@ class Protocol:
     query_tags: tuple[str, str] | None = None
     """Tags around a query, for rewards that check the format of the whole text."""
     whole: bool = True
-    """Where the answer is sought. True: in the whole text including passages, as in published
-    code. False: in the last action only."""
+    """Where the answer is sought. True: in the whole text including passages and reasoning, as in
+    published code. False: in the last action without its reasoning."""
 
     def as_searches(self, text: str, tools: Iterable[str]) -> str:
         """The text with the calls of other tools rewritten as searches.
@@ -122,7 +122,7 @@ class Protocol:
         return self.syntax.wrap("\n".join(lines))
 
     def scores(self, answer: str | None, text: str, golds: Sequence[str]) -> dict[str, float]:
-        """Scores of an episode's whole text: named metrics that are not rewards."""
+        """Scores of a text in which the answer is sought: named metrics that are not rewards."""
         right, share = 0.0, 0.0
         if answer is not None:
             right = exact_match(answer, golds, self.normalize)

@@ -61,7 +61,6 @@ from tools.tool import ToolResult
 AGENT, CUSTOMER = "agent", "customer"
 """The roles of an episode with ``customer="role"``."""
 SYNTAXES = {"json": JSON_CALL, "chat": CHAT}
-_THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 _YES = re.compile(r"\byes\b", re.IGNORECASE)
 _END = re.compile(rf"\b{END}\b")
 
@@ -161,7 +160,7 @@ class SupportEnv(TextEnv[SupportTask, SupportState]):
         calls = self.syntax.calls(action)
         if calls:
             return self._called(calls)
-        message = _THOUGHT.sub("", action).strip()
+        message = action.content.strip()
         state = self.state
         state.invalid = 0
         state.messages.append(message)
@@ -260,9 +259,9 @@ class SupportEnv(TextEnv[SupportTask, SupportState]):
             state.confirmed = False
         return result
 
-    def _customer_says(self, message: str) -> Reply:
+    def _customer_says(self, message: Action) -> Reply:
         """Pass a message of the customer's role to the agent."""
-        text = _THOUGHT.sub("", message).strip()
+        text = message.content.strip()
         if _END.search(text):
             return self._finished()
         self.role = AGENT

@@ -147,7 +147,7 @@ class TextWorldEnv(TextEnv[int, Game]):
         """Enter a command."""
         game, before = self.state, self.state.last.score
         # The game reads one line of less than 198 bytes.
-        command = " ".join(str(action).split()).encode()[:_LONGEST].decode(errors="ignore")
+        command = " ".join(action.content.split()).encode()[:_LONGEST].decode(errors="ignore")
         game.enter(command.rstrip("."))
         last = game.last
         rewards = {"points": (last.score - before) / last.max_score}

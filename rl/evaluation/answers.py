@@ -14,6 +14,7 @@ from statistics import fmean
 import numpy as np
 
 from envs.rewards.format import last_boxed
+from envs.rewards.thinking import without_thoughts
 from rl.evaluation import SEED
 
 DRAWS = 2000
@@ -30,13 +31,13 @@ def final_answer(text: str) -> str | None:
     r"""The normalised final answer of an episode's last action, or None if the action is empty.
 
     The answer is the last ``\boxed{...}``, else the last ``<answer>...</answer>``, else the last
-    ``#### ...``, else the last line ``Answer: ...``, else the whole text after the reasoning.
+    ``#### ...``, else the last line ``Answer: ...``, else the whole text. Reasoning is not read.
 
     Example:
         >>> final_answer(r"<think>12?</think> It is \boxed{1,200.0}.")
         '1200'
     """
-    visible = text.rpartition("</think>")[2]
+    visible = without_thoughts(text)
     boxed = last_boxed(visible)
     if boxed is not None:
         return normalised(boxed) or None

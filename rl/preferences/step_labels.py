@@ -112,7 +112,7 @@ class StepRollouts:
         return await self._is_right(solution, begun + renderer.text(completion.token_ids))
 
     async def _is_right(self, solution: Solution, text: str) -> bool:
-        found = self._find_answer(Action(text))
+        found = self._find_answer(Action(text).content)
         if not found:
             return False
         try:

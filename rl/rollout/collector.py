@@ -6,6 +6,8 @@ failed episode stays in its group without a reward, and counts in no baseline.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +20,7 @@ from rl.rollout.episode import Episode, play_episodes
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.vine import VineConfig, value_turns
 
+_OF_TOOL = re.compile(r"(tool '[^']*') failed: (\w+): ")
 NOTHING_PLAYED: Mapping[tuple[int, int], Trajectory] = MappingProxyType({})
 
 
@@ -181,7 +184,8 @@ class Collector:
         if len(failures) > limits.max_failed * len(trajectories):
             raise RolloutFailure(
                 f"{len(failures)} of {len(trajectories)} episodes failed, more than "
-                f"max_failed={limits.max_failed:g} allows; the first: {failures[0]}"
+                f"max_failed={limits.max_failed:g} allows; {_kinds(failures)}; the first: "
+                f"{failures[0]}"
             )
         finished = [t for t in trajectories if t.failure is None]
         if finished and not any(t.turns for t in finished):
@@ -190,3 +194,15 @@ class Collector:
                 f"no episode got as far as its first turn: the shortest prompt has {shortest} "
                 f"tokens, and context_length is {limits.context_length}"
             )
+
+
+def _kinds(failures: Sequence[str]) -> str:
+    """The number of failures of each kind, by tool and type of the exception where a tool failed.
+
+    As in "12 of tool 'convert' (ValueError), 2 EpisodeTimeout".
+    """
+    kinds = Counter[str]()
+    for failure in failures:
+        tool = _OF_TOOL.search(failure)
+        kinds[f"of {tool[1]} ({tool[2]})" if tool else failure.partition(":")[0]] += 1
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envs
 from tools.chat_calls import chat_calls, first_chat_call, typed_call
+from tools.syntax import JSON_CALL
 
 SCHEMAS = {
     "search": {"properties": {"query": {"type": "string"}}},
@@ -72,6 +75,79 @@ def test_calls_of_every_format(text, calls):
     assert first is None or typed_call(first, SCHEMAS[first.tool]) == found[0]
 
 
+MARKS = [
+    "</tool_call>",
+    "<tool_call>",
+    "[/TOOL_CALLS]",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<|python_tag|>",
+    "</function>",
+    "</parameter>",
+    "</parameter>\n</function>",
+    "</function>\n</tool_call>",
+    "</parameter></function></tool_call>",
+    "}; {",
+    '"}}</tool_call>',
+    "```",
+    "</think>",
+]
+JSON_FORMS = [
+    "<tool_call>{call}</tool_call>",
+    "Both: <tool_call>\n{call}\n</tool_call> <tool_call>{call}</tool_call>",
+    "[TOOL_CALLS] [{call}, {call}]",
+    "[TOOL_CALLS][{call}][/TOOL_CALLS]",
+    "[TOOL_CALLS]search[ARGS]{arguments}[TOOL_CALLS]search[CALL_ID]abc[ARGS]{arguments}",
+    "{call}",
+    "{call}; {call}",
+    "<|python_tag|>{call}",
+    "Then <tool_call>{as_text}</tool_call>",
+]
+XML = "<tool_call>\n<function=search>\n<parameter=query>\n{}\n</parameter>\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_in_an_argument_ends_no_call(mark):
+    arguments = {"query": f"what does {mark} mean"}
+    call = json.dumps({"name": "search", "arguments": arguments})
+    as_text = json.dumps({"name": "search", "arguments": json.dumps(arguments)})
+    for form in JSON_FORMS:
+        text = form
+        for name, value in (("call", call), ("arguments", json.dumps(arguments))):
+            text = text.replace(f"{{{name}}}", value)
+        found = chat_calls(text.replace("{as_text}", as_text))
+        assert len(found) == max(1, form.count("{call}"), form.count("{arguments}"))
+        assert {(c.tool, c.arguments["query"], c.error) for c in found} == {
+            ("search", arguments["query"], None)
+        }
+    if mark != "<tool_call>":  # XML cannot hold it: a call begins there.
+        found = chat_calls(XML.format(arguments["query"]) + "\n" + XML.format("b"))
+        assert [c.arguments for c in found] == [arguments, {"query": "b"}]
+    json_call = JSON_CALL.parse(f"hm <tool_call>\n{call}\n</tool_call> unseen")
+    assert (json_call.tool, json_call.arguments, json_call.error) == ("search", arguments, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        # Prose that names a mark, and the mark of a format in another format's call.
+        ("No [TOOL_CALLS] here: <tool_call>{call}</tool_call>", ["search"]),
+        ("I call: <tool_call> <tool_call>{call}</tool_call>", ["", "search"]),
+        ("<tool_call>{call} and more</tool_call><tool_call>{call}</tool_call>", ["", "search"]),
+        # Qwen3-Coder may leave out the last closing tag of a parameter.
+        ("<tool_call><function=search><parameter=query>a</function></tool_call>", ["search"]),
+        ("<tool_call><function=search></function></tool_call>" * 2, ["search", "search"]),
+        ("<tool_call><function=search><parameter=query>a</parameter>", [""]),
+    ],
+)
+def test_calls_between_other_marks(text, calls):
+    call = json.dumps({"name": "search", "arguments": {"query": "a"}})
+    found = chat_calls(text.replace("{call}", call))
+    assert [each.tool for each in found] == calls
+    assert [bool(each.error) for each in found] == [not name for name in calls]
+    assert all(each.start < each.end for each in found)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -112,6 +188,13 @@ def test_a_malformed_call_is_reported_and_not_dropped(text):
                 ";",
                 "<function=f>",
                 "</function>",
+                "</tool_call>",
+                "<parameter=x>",
+                "</parameter>",
+                "<think>",
+                "</think>",
+                "[THINK]",
+                "```",
             ]
         ),
         max_size=8,

@@ -96,6 +96,7 @@ def test_several_arguments_are_json_or_a_mistake(inside):
         ('{"command": "ls", "timeout": 5}', {"command": "ls", "timeout": 5}),
         ('{"timeout": 5}', {"command": '{"timeout": 5}'}),
         ('{"command": "ls", "x": 1}', {"command": '{"command": "ls", "x": 1}'}),
+        ('{"command": "echo </shell>", "timeout": 2}', {"command": "echo </shell>", "timeout": 2}),
     ],
 )
 def test_one_required_text_may_stand_alone(inside, arguments):

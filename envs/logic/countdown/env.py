@@ -94,7 +94,7 @@ class CountdownEnv(TextEnv[CountdownTask, CountdownTask]):
         """Evaluate the expression; reply with a message about the mistake, or end the episode."""
         target, options = self.state.target, cast(CountdownOptions, self.options)
         value: Fraction | None = None
-        answer = only_answer(action)
+        answer = only_answer(action.content)
         if answer is None:
             message = "There is not exactly one <answer> with its </answer>."
         else:

@@ -127,7 +127,7 @@ class MastermindEnv(TextEnv[str, MastermindState]):
 
     def turn(self, action: Action) -> Reply:
         """Answer the guess, or end the episode."""
-        guess = parse_guess(action)
+        guess = parse_guess(action.content)
         if guess is None or not self._game.is_guess(guess):
             return self._unreadable()
         state, rules = self.state, self._game

@@ -84,7 +84,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
 
     def turn(self, action: Action) -> Reply:
         """Check the grid; reply with a message about the first mistake, or end the episode."""
-        grid = self._read(action)
+        grid = self._read(action.content)
         wrong = grid if isinstance(grid, str) else self._wrong(grid)
         solved = float(wrong is None)
         scores = {"solved": solved, "filled": 0.0 if isinstance(grid, str) else self._right(grid)}
@@ -113,7 +113,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         puzzle = [cell for row in rows for cell in row]
         drawn: list[Picture | None] = [_picture(puzzle, puzzle)]
         for action in actions:
-            cells = [*"".join((only_answer(action) or "").split())]
+            cells = [*"".join((only_answer(Action(action).content) or "").split())]
             drawn.append(_picture(puzzle, cells) if len(cells) == size**2 else None)
         return drawn
 

@@ -151,6 +151,71 @@ def test_json_that_is_no_call_stays_content(text):
     assert read_calls(text) == Said(text, ())
 
 
+THOUGHT = f"<think>Maybe {CALL.replace('3', '4')}? Or [TOOL_CALLS].</think>"
+
+
+@pytest.mark.parametrize("text", [f"{THOUGHT} Green.", f"{THOUGHT}{CALL}", f"<think>Maybe {CALL}"])
+async def test_no_api_returns_calls_that_a_thought_drafts(serve, logging_policy, text):
+    real = [{"box": "3"}] if text.endswith(f"</think>{CALL}") else []
+    policy = logging_policy(lambda prompt: text)
+    parameters = LOOK["function"]["parameters"]
+    async with serve(policy) as (agent, _, _):
+        said = await agent.say([USER], tools=[LOOK])
+        calls = [json.loads(c["function"]["arguments"]) for c in said.get("tool_calls", ())]
+        assert (calls, said["content"]) == (real, text.removesuffix(CALL) if real else text)
+        tools = [{"type": "function", "name": "look", "parameters": parameters}]
+        _, body = await agent.post("responses", {"input": "hello", "tools": tools})
+        items = [item for item in body["output"] if item["type"] == "function_call"]
+        assert [json.loads(item["arguments"]) for item in items] == real
+        tools = [{"name": "look", "input_schema": parameters}]
+        asked = {"messages": [USER], "tools": tools, "max_tokens": 400}
+        _, body = await agent.post("messages", asked)
+        assert [b["input"] for b in body["content"] if b["type"] == "tool_use"] == real
+
+
+ARGUMENTS = r'{"a": 1.0, "b": [1e3, -0.0, 2.50, 12345678901234567890], "c": {"y": "\u00e9", "x": true}}'
+
+
+def as_javascript(text):
+    """What ``JSON.stringify(JSON.parse(text))`` gives, by the rules of ECMA-262."""
+    plain = {"1.0": "1", "1e3": "1000", "1000.0": "1000", "-0.0": "0", "2.50": "2.5"}
+    plain |= {"12345678901234567890": "12345678901234567000"}
+    number = lambda n: plain.get(n, n)  # noqa: E731
+    value = json.loads(text, parse_float=lambda n: f"#{number(n)}#", parse_int=lambda n: f"#{number(n)}#")
+    compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return compact.replace('"#', "").replace('#"', "")
+
+
+@pytest.mark.parametrize("keep_ids", [True, False])
+@pytest.mark.parametrize(
+    ("rewrite", "segments"),
+    [
+        (as_javascript, 1),
+        (lambda text: json.dumps(json.loads(text), sort_keys=True, indent=2), 1),
+        (lambda text: text.replace("1.0", "1"), 1),
+        (lambda text: text.replace("2.5", "2.51"), 2),
+        (lambda text: text.replace("1.0", "true"), 2),
+        (lambda text: text.replace("true", "1"), 2),
+        (lambda text: text.replace("1.0", '"1.0"'), 2),
+    ],
+)
+async def test_arguments_are_compared_by_value(
+    serve, logging_policy, exact, rewrite, segments, keep_ids
+):
+    call = f'<tool_call>{{"name": "look", "arguments": {ARGUMENTS}}}</tool_call>'
+    policy = logging_policy(saying(call, "green", call, "green"))
+    async with serve(policy) as (agent, _, server):
+        said = await agent.say([USER], tools=[LOOK])
+        (made,) = said["tool_calls"]
+        made["function"]["arguments"] = rewrite(made["function"]["arguments"])
+        made["id"] = made["id"] if keep_ids else "another"
+        result = {"role": "tool", "tool_call_id": made["id"], "content": "ok"}
+        await agent.say([USER, said, result], tools=[LOOK])
+        capture = await server.close(agent.base_url)
+    exact(capture, policy.log)
+    assert len(capture.segments) == segments
+
+
 async def test_no_call_is_taken_for_one_without_tools(serve, logging_policy):
     policy = logging_policy(lambda prompt: CALL)
     async with serve(policy) as (agent, _, _):

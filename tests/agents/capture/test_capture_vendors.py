@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from agents.capture.tool_calls import split_reasoning
 from agents.completion import FinishReason
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"box": "3"}}\n</tool_call>'
@@ -152,21 +151,6 @@ async def test_reasoning_that_comes_back_or_not_continues_the_conversation(
     exact(capture, policy.log)
     assert len(capture.segments) == 1
     assert [turn.said for turn in capture.turns] == texts
-
-
-@pytest.mark.parametrize(
-    ("text", "opening", "split"),
-    [
-        ("a", "", ("", "a")),
-        (" <think>\na\n</think>\n\nb ", "", ("a", "b ")),
-        ("a</think>b", "<think>\n", ("a", "b")),
-        ("<think>a", "", ("a", "")),
-        ("a <think>b</think>", "", ("", "a <think>b</think>")),
-        ("b", "Sure: ", ("", "b")),
-    ],
-)
-def test_reasoning_is_split_from_the_answer(text, opening, split):
-    assert split_reasoning(text, opening) == split
 
 
 async def test_tokens_are_counted_and_nothing_is_recorded(serve, logging_policy):

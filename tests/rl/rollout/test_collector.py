@@ -62,7 +62,7 @@ async def test_too_many_failures_end_the_collection(make_collector):
     collector = make_collector(mode="infrastructure", limits=limits)
     message = (
         r"^1 of 4 episodes failed, more than max_failed=0.24 allows; "
-        r"the first: EnvFailure: the sandbox is gone$"
+        r"1 EnvFailure; the first: EnvFailure: the sandbox is gone$"
     )
     with pytest.raises(RolloutFailure, match=message):
         await collector.collect([0, 1, 2, 3], 1, (5,))

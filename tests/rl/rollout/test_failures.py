@@ -82,6 +82,42 @@ async def test_an_unreachable_retriever(collect):
         await collect("search-qa", SEARCH, retries=0, max_failed=0.25, **options)
 
 
+SHY_RAISES: list[type[BaseException]] = []
+
+
+@tools.tool
+def shy(word: str) -> str:
+    """Say.
+
+    Args:
+        word: What.
+    """
+    raise SHY_RAISES.pop(0)(word)
+
+
+tools.register("shy", shy)
+
+
+@pytest.mark.parametrize(
+    ("raises", "counted"),
+    [
+        ((ValueError, ValueError), "2 of tool 'shy' (ValueError)"),
+        ((KeyError, OSError), "1 of tool 'shy' (KeyError), 1 of tool 'shy' (OSError)"),
+        ((ValueError, SystemExit), "1 of tool 'shy' (ValueError), 1 of tool 'shy' (SystemExit)"),
+    ],
+)
+async def test_failures_are_counted_by_tool_and_exception(collect, raises, counted):
+    SHY_RAISES[:] = raises
+    with pytest.raises(RolloutFailure) as failed:
+        await collect("search-qa", "<shy> a </shy>", retries=0, max_failed=0.25, tools="shy")
+    message = str(failed.value)
+    assert message.startswith(
+        f"2 of 2 episodes failed, more than max_failed=0.25 allows; {counted}; the first: "
+        f"EnvFailure: tool 'shy' failed: {raises[0].__name__}: "
+    )
+    assert message.endswith("for a wrong argument of the model, the tool must raise tools.BadArguments")
+
+
 async def test_a_dead_sandbox(collect):
     words = [sys.executable, "-m", "tools.sandbox", "serve", "--port", "0", "--backend", "bwrap"]
     with subprocess.Popen([*words, "--workers", "1"], stdout=subprocess.PIPE, text=True) as server:
