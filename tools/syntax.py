@@ -115,7 +115,9 @@ def split_reasoning(text: str, opening: str = "") -> tuple[str, str]:
     thoughts = _thoughts(whole)
     if not thoughts:
         return "", text
-    inside = [_OUTER_TAGS.sub("", whole[first:end]).strip() for first, end in thoughts if end > start]
+    inside = [
+        _OUTER_TAGS.sub("", whole[first:end]).strip() for first, end in thoughts if end > start
+    ]
     kept, at = "", start
     for first, end in thoughts:
         kept += whole[at:first]

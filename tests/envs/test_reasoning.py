@@ -86,7 +86,11 @@ def test_a_thought_without_an_end_has_neither_call_nor_answer(math, draft):
 def test_a_drafted_order_changes_no_database(syntax):
     env = envs.make("support", syntax=syntax)
     for task in range(5):
-        for end, said in ((" No.</think> One moment.", ["One moment."]), (" and", [""]), ("", None)):
+        for end, said in (
+            (" No.</think> One moment.", ["One moment."]),
+            (" and", [""]),
+            ("", None),
+        ):
             env.reset(options={"task": task})
             number = next(iter(env.state.shop.orders))
             cancel = json.dumps({"name": "cancel_order", "arguments": {"order": number}})

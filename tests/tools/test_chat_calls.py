@@ -103,7 +103,9 @@ JSON_FORMS = [
     "<|python_tag|>{call}",
     "Then <tool_call>{as_text}</tool_call>",
 ]
-XML = "<tool_call>\n<function=search>\n<parameter=query>\n{}\n</parameter>\n</function>\n</tool_call>"
+XML = (
+    "<tool_call>\n<function=search>\n<parameter=query>\n{}\n</parameter>\n</function>\n</tool_call>"
+)
 
 
 @pytest.mark.parametrize("mark", MARKS)

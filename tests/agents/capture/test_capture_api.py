@@ -173,7 +173,9 @@ async def test_no_api_returns_calls_that_a_thought_drafts(serve, logging_policy,
         assert [b["input"] for b in body["content"] if b["type"] == "tool_use"] == real
 
 
-ARGUMENTS = r'{"a": 1.0, "b": [1e3, -0.0, 2.50, 12345678901234567890], "c": {"y": "\u00e9", "x": true}}'
+ARGUMENTS = (
+    r'{"a": 1.0, "b": [1e3, -0.0, 2.50, 12345678901234567890], "c": {"y": "\u00e9", "x": true}}'
+)
 
 
 def as_javascript(text):
@@ -181,7 +183,9 @@ def as_javascript(text):
     plain = {"1.0": "1", "1e3": "1000", "1000.0": "1000", "-0.0": "0", "2.50": "2.5"}
     plain |= {"12345678901234567890": "12345678901234567000"}
     number = lambda n: plain.get(n, n)  # noqa: E731
-    value = json.loads(text, parse_float=lambda n: f"#{number(n)}#", parse_int=lambda n: f"#{number(n)}#")
+    value = json.loads(
+        text, parse_float=lambda n: f"#{number(n)}#", parse_int=lambda n: f"#{number(n)}#"
+    )
     compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return compact.replace('"#', "").replace('#"', "")
 

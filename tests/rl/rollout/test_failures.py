@@ -115,7 +115,9 @@ async def test_failures_are_counted_by_tool_and_exception(collect, raises, count
         f"2 of 2 episodes failed, more than max_failed=0.25 allows; {counted}; the first: "
         f"EnvFailure: tool 'shy' failed: {raises[0].__name__}: "
     )
-    assert message.endswith("for a wrong argument of the model, the tool must raise tools.BadArguments")
+    assert message.endswith(
+        "for a wrong argument of the model, the tool must raise tools.BadArguments"
+    )
 
 
 async def test_a_dead_sandbox(collect):
