@@ -77,6 +77,9 @@ _MARK = re.compile(
     r"|(?s:<function=(?:(?!<function=).)*?</function>)"
     r'|(?P<json>\[ARGS\]\s*+\{|\{(?=\s*+"(?:name|type|arguments|parameters)"))'
 )
+_MOST_MALFORMED = 100
+"""Number of malformed calls after which the search for thoughts ends: each may take as long as the
+text, and a text that repeats itself has thousands."""
 _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$\n?", re.MULTILINE)
 _FENCED_CODE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _CLOSING_FENCE = re.compile(r"^```[ \t]*$\n?", re.MULTILINE)
@@ -136,7 +139,7 @@ def blank_reasoning(text: str, opening: str = "") -> str:
 def _thoughts(text: str) -> list[tuple[int, int]]:
     """Start and end of each thought, with its tags."""
     last = max(text.rfind("think>"), text.rfind("THINK]"))
-    thoughts, at = list[tuple[int, int]](), 0
+    thoughts, at, malformed = list[tuple[int, int]](), 0, 0
     while at <= last and (mark := _MARK.search(text, at)) is not None:
         at = mark.end()
         if mark["opens"]:
@@ -149,10 +152,10 @@ def _thoughts(text: str) -> list[tuple[int, int]]:
         elif mark["json"]:
             try:
                 at = _DECODER.raw_decode(text, at - 1)[1]
-            except ValueError:
-                continue
-            except RecursionError:  # No call. To try again at each inner brace would take long.
-                break
+            except (ValueError, RecursionError):
+                malformed += 1
+                if malformed == _MOST_MALFORMED:
+                    break
     return thoughts
 
 

@@ -238,8 +238,11 @@ def test_final_answers_are_not_those_of_thoughts():
 
 @pytest.mark.parametrize(
     "piece",
-    ["<think>", "</think>", '{"a":[', '{ "', "<function=f>", "<tool_call>", "</function>", "```"]
-    + ["<tool_call><function=f>", "<tool_call>{", "</parameter>", "<parameter=", "`</think>", " "],
+    [
+        *("<think>", "</think>", '{"name":[', '{"name": "', "<function=f>", "<tool_call>", "```"),
+        *("<tool_call><function=f>", "<tool_call>{", "</parameter>", "<parameter=", "`</think>"),
+        *("</function>", "[ARGS]{", " ", "[TOOL_CALLS]f[ARGS]{}"),
+    ],
 )
 def test_no_text_takes_long(piece):
     text = piece * (60_000 // len(piece)) + "</think>"
