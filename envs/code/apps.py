@@ -6,27 +6,33 @@ With ``fn_name``, tests call a function; otherwise a program reads standard inpu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envs.code.task import CodeTask
 from envs.datasets import Row
-from tools.sandbox import AssertTest, StdioTest, Test
+from envs.datasets.verl_code import call, lines
+from tools.sandbox import APPS, StdioTest, Test
 
-IMPORTS = (
-    "import bisect, collections, functools, heapq, itertools, math, re, string\n"
-    "from typing import *\n"
+_MODULES = (
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random"),
+    *("statistics", "itertools", "functools", "operator", "io", "sys", "json", "builtins"),
 )
-"""Imports that APPS' starter code and its solutions assume."""
-_SAME = """
-def same(got, expected):
-    def plain(value):
-        return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
-    got, wrapped = plain(got), isinstance(expected, list) and len(expected) == 1
-    return got == expected or (wrapped and got == expected[0])
+_IMPORTS = "; ".join(
+    (
+        *(f"from {name} import *" for name in (*_MODULES, "typing")),
+        f"import {', '.join(_MODULES)}, fractions, time",
+        "globals().pop({name!r}, None)\n",
+    )
+)
+"""Imports that the graders of APPS, verl and LiveCodeBench put before a submission, in one line.
+None of these names is the function to write."""
+_METHOD = """
+if hasattr(globals().get("Solution"), {name!r}):
+    {name} = Solution().{name}
 """
-"""APPS' comparison of an output with the expected value, as Python code. A tuple equals a list.
-If the expected value is a list of one element, the output can also equal that element."""
+"""Code after a submission. If the submission wrote a class ``Solution``, the class's method becomes
+the function that the tests call."""
 _STDIO = "Write a Python program that reads standard input and prints the answer."
 
 
@@ -35,75 +41,69 @@ def is_apps(row: Row) -> bool:
     return {"question", "input_output"} <= set(row.columns)
 
 
-def apps_task(row: Row) -> CodeTask | None:
+def apps_task(row: Row, rules: str = APPS, num_public: int = 1) -> CodeTask | None:
     """The task of a row, or None if the row has no tests.
+
+    Args:
+        row: the row.
+        rules: by whose rules the tests compare, see ``tools.sandbox.grading.cases.RULES``.
+        num_public: number of public tests, which come first.
 
     Raises:
         ValueError: a column does not have APPS' format.
     """
-    tests = _object(row, "input_output")
+    found = _object(row, "input_output")
     solutions = _decoded(row, "solutions", row.columns.get("solutions")) or []
     if not isinstance(solutions, list) or not all(isinstance(one, str) for one in solutions):
         raise ValueError(f"{row.where}, column solutions: expected a list of texts")
-    starter = row.columns.get("starter_code") or ""
     question = _words(row, "question", row.columns["question"])
-    return _task(row, question, str(starter), tests, solutions[0] if solutions else None)
-
-
-def _task(
-    row: Row, question: str, starter: str, tests: Mapping[str, Any], reference: str | None
-) -> CodeTask | None:
-    inputs, outputs = tests.get("inputs", []), tests.get("outputs", [])
-    if not isinstance(inputs, list) or not isinstance(outputs, list):
-        raise ValueError(f"{row.where}: inputs and outputs must be lists")
-    if len(inputs) != len(outputs):
-        raise ValueError(f"{row.where}: {len(inputs)} inputs, but {len(outputs)} outputs")
-    if not inputs:
-        return None
-    name = tests.get("fn_name")
-    graded: tuple[Test, ...]
-    if name is None:
-        pairs = zip(inputs, outputs, strict=True)
-        graded = tuple(StdioTest(_lines(given), _lines(said)) for given, said in pairs)
-        return CodeTask(f"{question}\n{_STDIO}", "", graded[:1], graded, reference=reference)
-    name = _words(row, "fn_name", name)
-    if not name.isidentifier():
+    name = "" if found.get("fn_name") is None else _words(row, "fn_name", found["fn_name"])
+    if name and not name.isidentifier():
         raise ValueError(f"{row.where}: fn_name ({name!r}) must be a name")
-    graded = tuple(
-        AssertTest(f"assert same({name}({_arguments(row, given)}), {said!r})", _SAME)
-        for given, said in zip(inputs, outputs, strict=True)
-    )
-    asks = f"Write the function {name}."
-    if starter:
-        asks = f"Write it as it begins here:\n```python\n{starter.rstrip()}\n```"
+    tests = tuple(_tests(row, found, name, rules))
+    if not tests:
+        return None
+    starter = str(row.columns.get("starter_code") or "").rstrip()
+    asks = _STDIO
+    if name:
+        begins = f"Write it as it begins here:\n```python\n{starter}\n```"
+        asks = begins if starter else f"Write the function {name}."
+    reference = solutions[0] if solutions else None
+    return task_of(f"{question}\n{asks}", name, tests, reference, num_public)
+
+
+def task_of(
+    prompt: str,
+    name: str,
+    tests: tuple[Test, ...],
+    reference: str | None = None,
+    num_public: int = 1,
+) -> CodeTask:
+    """The task to write the function or method ``name``, or a program if ``name`` is ""."""
     return CodeTask(
-        prompt=f"{question}\n{asks}",
+        prompt=prompt,
         entry_point=name,
-        public=graded[:1],
-        hidden=graded,
-        prelude=IMPORTS,
-        epilogue=_METHOD.format(name=name),
+        public=tests[: max(1, num_public)],
+        hidden=tests,
+        prelude=_IMPORTS.format(name=name) if name else "",
+        epilogue=_METHOD.format(name=name) if name else "",
         reference=reference,
     )
 
 
-_METHOD = """
-if "Solution" in globals() and "{name}" not in globals():
-    {name} = Solution().{name}
-"""
-"""Code after a submission. If the submission wrote a class ``Solution``, the class's method becomes
-the function that the tests call."""
-
-
-def _arguments(row: Row, given: object) -> str:
-    if not isinstance(given, list):
-        raise ValueError(f"{row.where}: inputs of a function must be lists, got {given!r:.40}")
-    return ", ".join(map(repr, given))
-
-
-def _lines(text: object) -> str:
-    """Standard input or output as one text, from a text or a list of lines."""
-    return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
+def _tests(row: Row, found: Mapping[str, Any], name: str, rules: str) -> Iterator[Test]:
+    inputs, outputs = found.get("inputs", []), found.get("outputs", [])
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        raise ValueError(f"{row.where}: inputs and outputs must be lists")
+    if len(inputs) != len(outputs):
+        raise ValueError(f"{row.where}: {len(inputs)} inputs, but {len(outputs)} outputs")
+    for given, expected in zip(inputs, outputs, strict=True):
+        if not name:
+            yield StdioTest(lines(given), lines(expected), rules)
+        elif isinstance(given, list):
+            yield call(given, expected, rules)
+        else:
+            raise ValueError(f"{row.where}: inputs of a function must be lists, got {given!r:.40}")
 
 
 def _object(row: Row, column: str) -> Mapping[str, Any]:

@@ -65,11 +65,12 @@ async def cross_check(grader: Grader, task: CodeTask, source: str, count: int) -
         SandboxFailure: the sandbox failed.
     """
     assert task.reference is not None, "can_cross_check was asked"
-    asked = [CallTest(call.args, None, call.kwargs) for call in small_calls(task, count)]
+    calls = small_calls(task, count)
+    asked = [CallTest(call.args, None, call.kwargs) for call in calls]
     reference = await grader.grade(task.source(task.reference), asked, task.entry_point)
     tests = [
-        CallTest(test.args, outcome.value, test.kwargs, _tolerance(outcome.value))
-        for test, outcome in zip(asked, reference.outcomes, strict=True)
+        CallTest(call.args, outcome.value, call.kwargs, _tolerance(outcome.value), call.rules)
+        for call, outcome in zip(calls, reference.outcomes, strict=True)
         # Tests expect None, so that every other output is reported as a wrong value.
         if outcome.kind in (OutcomeKind.PASSED, OutcomeKind.WRONG)
         and not isinstance(outcome.value, LargeValue)  # A cut value equals nothing.
@@ -89,7 +90,7 @@ def small_calls(task: CodeTask, count: int) -> list[Call]:
         like = rng.choice(known)
         args = tuple(_small(value, rng) for value in like.args)
         kwargs = {name: _small(value, rng) for name, value in like.kwargs.items()}
-        drawn.append(Call(like.name, args, kwargs, None))
+        drawn.append(Call(like.name, args, kwargs, None, rules=like.rules))
     return drawn
 
 

@@ -1,32 +1,40 @@
-"""Tasks from rows in the layouts of MBPP, HumanEval, APPS and verl, recognised by their columns.
+"""Tasks from rows of MBPP, HumanEval, APPS, LiveCodeBench and verl, recognised by their columns.
 
 - MBPP (``text`` or ``prompt``, ``test_list``; arXiv:2108.07732): the first assertion is in the
   prompt and is the public test; all assertions grade.
 - HumanEval (``prompt``, ``test``, ``entry_point``; arXiv:2107.03374): the prompt is the start of a
   program, which the answer completes or repeats; the public test only loads the program.
-- APPS (``envs.code.apps``) and verl (``envs.datasets.verl``): the first test is public. An agent
-  sees this test only after the agent's program has failed it.
+- APPS (``envs.code.apps``) and verl (``envs.datasets.verl``): the first test is public.
+  LiveCodeBench (``envs.datasets.livecodebench``) names its public tests. An agent sees a public
+  test only after the agent's program has failed it.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
 import re
+import symtable
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from envs.code.apps import apps_task, is_apps
+from envs.code.apps import apps_task, is_apps, task_of
 from envs.code.task import CodeTask
-from envs.datasets import Row, load_rows, name_of
+from envs.datasets import Row, livecodebench, load_rows, name_of
 from envs.datasets.splits import Dataset, arrange
 from envs.datasets.verl import is_verl, plain_row
 from envs.datasets.verl_code import code_tests
-from tools.sandbox import AssertTest
+from tools.sandbox import LIVECODEBENCH, AssertTest, Limits
 
+_IMPORT = re.compile(r"^[ \t]*(?:import|from)\b", re.MULTILINE)
 _HUMAN_EVAL = ("prompt", "test", "entry_point")
-_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _DEFINED = re.compile(r"^def\s+(\w+)", re.MULTILINE)
+
+
+class MissingPackages(ValueError):
+    """Raised when tests of rows import packages that programs in the sandbox cannot import."""
 
 
 @cache
@@ -36,7 +44,8 @@ def load_tasks(source: str, columns: str = "") -> Dataset[CodeTask]:
     Each source is read once per process.
 
     Raises:
-        ValueError: the layout is unknown, or a row is malformed.
+        ValueError: the layout is unknown, a row is malformed, or its tests cannot run
+            (``MissingPackages``).
         DatasetUnavailable: the hub is unreachable or has no such data set.
     """
     return tasks_from(load_rows(source, columns=columns), name_of(source))
@@ -48,15 +57,59 @@ def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
     Raises:
         ValueError: as :func:`load_tasks`.
     """
-    found, num_rows = [], 0
+    # Imported here: it takes long to import.
+    from tools.sandbox.grading.grade import Submission, check
+
+    found, left_out, num_rows = [], [], 0
+    missing: list[set[str]] = []
     for given in rows:
         num_rows += 1
-        row = plain_row(given) if is_verl(given) else given
-        task = apps_task(row) if is_apps(row) else _task(row)
+        row, task = _read(given)
         if task is None:
             continue
-        found.append((row, _key(row, task), task))
-    return arrange(found, source, num_rows)
+        if packages := _packages(task):
+            missing.append(packages)
+        try:
+            check(Submission("", task.entry_point or None, Limits(), False), task.hidden)
+        except ValueError as error:
+            left_out.append((row, _key(row, task), f"{row.where}: {error}"))
+        else:
+            found.append((row, _key(row, task), task))
+    if missing:
+        raise MissingPackages(
+            f"{source}: the tests of {len(missing)} of {num_rows} rows import "
+            f"{', '.join(sorted(set().union(*missing)))}, which programs in the sandbox lack: they "
+            f"see the standard library and no installed package. Leave these rows out, or rewrite "
+            f"their tests (HumanEval's rows have none such; HumanEval+'s have)"
+        )
+    return arrange(found, source, num_rows, left_out)
+
+
+def _packages(task: CodeTask) -> set[str]:
+    """The modules outside of the standard library that the tests import.
+
+    Imports inside ``try`` do not count: the tests may run without these.
+    """
+    found: set[str] = set()
+    for program in {f"{t.setup}\n{t.code}" for t in task.hidden if isinstance(t, AssertTest)}:
+        nodes: list[ast.AST] = [ast.parse(program)] if _IMPORT.search(program) else []
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                found.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                found.add((node.module or "").partition(".")[0])
+            elif not isinstance(node, ast.Try):
+                nodes.extend(ast.iter_child_nodes(node))
+    return found - sys.stdlib_module_names
+
+
+def _read(row: Row) -> tuple[Row, CodeTask | None]:
+    """A row with the columns of its layout, and its task, or None if the row has no tests."""
+    if livecodebench.is_livecodebench(row):
+        row, num_public = livecodebench.plain_row(row)
+        return row, apps_task(row, LIVECODEBENCH, num_public)
+    row = plain_row(row) if is_verl(row) else row
+    return row, apps_task(row) if is_apps(row) else _task(row)
 
 
 def _key(row: Row, task: CodeTask) -> str:
@@ -70,9 +123,11 @@ def _task(row: Row) -> CodeTask:
     if has >= {"question", "ground_truth"}:
         entry_point, tests = code_tests(row)
         asserts = [test.code for test in tests if isinstance(test, AssertTest)]
-        if asserts and not entry_point:
-            entry_point = _entry_point(asserts, "", row.where)
-        return CodeTask(_text(row, "question"), entry_point, tests[:1], tests)
+        if asserts:
+            _check_python(row, "ground_truth", *asserts)
+            entry_point = entry_point or _entry_point(asserts, "", "", row.where)
+            return CodeTask(_text(row, "question"), entry_point, tests[:1], tests)
+        return task_of(_text(row, "question"), entry_point, tests)
     if not {"task_id"} <= has:
         raise ValueError(
             f"{row.where}: no column 'task_id'; it has {', '.join(row.columns)}; name yours by "
@@ -85,7 +140,8 @@ def _task(row: Row) -> CodeTask:
     raise ValueError(
         f"{row.where}: columns {', '.join(row.columns)} are neither MBPP's (task_id, text or "
         f"prompt, test_list) nor HumanEval's (task_id, {', '.join(_HUMAN_EVAL)}), nor "
-        f"APPS' (question, input_output), nor verl's (prompt, reward_model); name yours by "
+        f"APPS' (question, input_output), nor LiveCodeBench's (question_content, "
+        f"public_test_cases, private_test_cases), nor verl's (prompt, reward_model); name yours by "
         f'env.columns="task_id=COLUMN text=COLUMN test_list=COLUMN"'
     )
 
@@ -134,26 +190,41 @@ def _mbpp(row: Row) -> CodeTask:
     reference = _text_or_nothing(row, "code")
     return CodeTask(
         prompt=f"{text}\nYour program must pass this test:\n{tests[0]}",
-        entry_point=_entry_point(tests, reference or "", row.where),
+        entry_point=_entry_point(tests, setup, reference or "", row.where),
         public=graded[:1],
         hidden=graded,
         reference=reference,
     )
 
 
-def _entry_point(tests: Sequence[str], code: str, where: str) -> str:
-    """The function that every assertion calls, preferably one that the reference defines.
+def _entry_point(tests: Sequence[str], setup: str, code: str, where: str) -> str:
+    """The function of the reference that every assertion calls, or the only undefined name.
 
-    Names of builtin functions are skipped, unless the reference defines them.
+    "" if there are several: the sandbox then takes every undefined name from the submission.
     """
-    always = set.intersection(*(set(_CALLED.findall(test)) for test in tests))
-    names = [name for name in _DEFINED.findall(code) if name in always]
-    names += [
-        name for name in _CALLED.findall(tests[0]) if name in always and name not in vars(builtins)
-    ]
+    called = set.intersection(*map(_called, tests))
+    # Only the reference shows that a function has a builtin's name.
+    names = [name for name in _DEFINED.findall(code) if name in called]
+    names = names or sorted(set().union(*(_undefined(f"{setup}\n{test}") for test in tests)))
     if not names:
         raise ValueError(f"{where}, column test_list: no function is called by every assertion")
-    return str(names[0])
+    return names[0] if len(names) == 1 else ""
+
+
+def _undefined(program: str) -> set[str]:
+    """Names that a program reads but neither binds nor has as builtins."""
+    tables = [symtable.symtable(program, "tests", "exec")]
+    for table in tables:
+        tables.extend(table.get_children())
+    bound = {one.get_name() for one in tables[0].get_symbols() if one.is_assigned()}
+    bound |= {one.get_name() for one in tables[0].get_symbols() if one.is_imported()}
+    read = (one for table in tables for one in table.get_symbols() if one.is_referenced())
+    return {one.get_name() for one in read if one.is_global()} - bound - set(vars(builtins))
+
+
+def _called(test: str) -> set[str]:
+    calls = (node.func for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Call))
+    return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
 def _human_eval(row: Row) -> CodeTask:

@@ -9,6 +9,8 @@ from tools.sandbox import Test
 
 _OPENING = re.compile(r"```[ \t]*(?:(?:python|py)[ \t]*)?\n")
 _CLOSING = re.compile(r"```[ \t]*(?:\n|\Z)")
+_FUTURE = re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:from __future__ import .*\n)+")
+"""The beginning of a program that must stay its beginning."""
 _CODE_INDENT = 4
 """Markdown reads a fence with at least this number of leading blanks as code, not as a fence."""
 
@@ -37,7 +39,11 @@ class CodeTask:
 
         An empty answer stays empty.
         """
-        return f"{self.prelude}{program}{self.epilogue}" if program.strip() else ""
+        if not program.strip():
+            return ""
+        first = _FUTURE.match(program)
+        at = first.end() if first else 0
+        return f"{program[:at]}{self.prelude}{program[at:]}{self.epilogue}"
 
 
 def extract_program(action: str) -> str:

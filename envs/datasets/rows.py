@@ -64,6 +64,9 @@ def load_rows(
         found = (Row(f"row {i}", dict(row)) for i, row in enumerate(source, 1))
     named = parse_columns(columns)
     rows = [_renamed(row, named) for row in found] if named else list(found)
+    for row in rows:
+        if row.columns.get("split", "") is None:  # no split is given, as without the column
+            del row.columns["split"]
     _check(rows, required)
     if not rows:
         raise ValueError(f"{name_of(source)}: has no rows")
@@ -114,8 +117,8 @@ def _read(file: Path) -> Iterator[Row]:
     words = re.split(r"[^a-z]+", file.name.lower())
     named = next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
     for row in _rows_of(file):
-        if named is not None:
-            row.columns.setdefault("split", named)
+        if named is not None and row.columns.get("split") is None:
+            row.columns["split"] = named
         yield row
 
 

@@ -118,14 +118,15 @@ def arrange(
     Raises:
         ValueError: as :func:`split_of`.
     """
-    tasks, keys, chosen, named = list[TaskT](), list[str](), list[str](), False
+    tasks, keys, chosen, named = list[TaskT](), list[str](), list[str](), set[str]()
     for row, key, task in found:
         tasks.append(task)
         keys.append(key)
         chosen.append(split_of(row, key))
-        named = named or "split" in row.columns
+        if "split" in row.columns:
+            named.add(chosen[-1])
     carved = None
-    if named and "train" in chosen and "validation" not in chosen:
+    if "train" in named and "validation" not in named:
         carved = _carve(keys, chosen)
     splits: dict[str, list[TaskT]] = {}
     for task, split in zip(tasks, chosen, strict=True):
@@ -133,7 +134,7 @@ def arrange(
     without: dict[str, list[str]] = {}
     for row, key, reason in left_out:
         without.setdefault(split_of(row, key), []).append(reason)
-    return Dataset(source, tasks, splits, named, num_rows or len(tasks), carved, without)
+    return Dataset(source, tasks, splits, bool(named), num_rows or len(tasks), carved, without)
 
 
 def _carve(keys: Sequence[str], chosen: list[str]) -> tuple[int, int] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
 from envs.datasets.rows import Row
-from tools.sandbox import AssertTest, CallTest, StdioTest, Test
+from tools.sandbox import APPS, AssertTest, CallTest, StdioTest, Test
 
 
 def code_tests(row: Row) -> tuple[str, tuple[Test, ...]]:
@@ -41,17 +42,33 @@ def _tests(found: dict[str, Any], name: str) -> Sequence[Test]:
         return [AssertTest(str(code)) for code in found["asserts"]]
     pairs = list(zip(found["inputs"], found["outputs"], strict=True))
     if not name:
-        return [StdioTest(_lines(given), _lines(expected)) for given, expected in pairs]
-    return [CallTest(tuple(_values(given)), _value(expected)) for given, expected in pairs]
+        return [StdioTest(lines(given), lines(expected), APPS) for given, expected in pairs]
+    return [call(arguments(given), _value(expected)) for given, expected in pairs]
 
 
-def _lines(text: Any) -> str:
-    return text if isinstance(text, str) else "\n".join(map(str, text))
+def call(args: Sequence[Any], expected: Any, rules: str = APPS) -> CallTest:
+    """A call with values from JSON, which writes the keys of a dict as texts.
+
+    As in APPS' and verl's graders, they become integers in the first argument if all of them are
+    integers.
+    """
+    first, *rest = args or [None]
+    if rules == APPS and isinstance(first, dict):
+        with contextlib.suppress(ValueError):
+            args = [{int(key): value for key, value in first.items()}, *rest]
+    return CallTest(tuple(args), expected, rules=rules)
 
 
-def _values(given: Any) -> list[Any]:
+def lines(text: Any) -> str:
+    """Standard input or output as one text, from a text or a list of lines."""
+    return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def arguments(given: Any) -> list[Any]:
     """The arguments of a call, from a list or from a text with one JSON value per line."""
-    return [json.loads(line) for line in given.splitlines()] if isinstance(given, str) else given
+    if not isinstance(given, str):
+        return list(given)
+    return [json.loads(line) for line in given.split("\n") if line.strip()]
 
 
 def _value(expected: Any) -> Any:

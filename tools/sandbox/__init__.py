@@ -10,7 +10,14 @@ from tools.sandbox.errors import (
     SandboxUnavailable,
     SessionOver,
 )
-from tools.sandbox.grading.cases import AssertTest, CallTest, StdioTest, Test
+from tools.sandbox.grading.cases import (
+    APPS,
+    LIVECODEBENCH,
+    AssertTest,
+    CallTest,
+    StdioTest,
+    Test,
+)
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
 
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
     from tools.sandbox.session import Session, Snapshot
 
 __all__ = [
+    "APPS",
+    "LIVECODEBENCH",
     "AnySandbox",
     "AnySession",
     "AnySnapshot",

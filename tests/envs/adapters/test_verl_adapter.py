@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -67,12 +68,12 @@ def test_search_qa_reads_search_r1s(tmp_path):
         (
             {"inputs": ["3\n", ["1", "2"]], "outputs": ["6\n", ["2"]]},
             "",
-            (StdioTest("3\n", "6\n"), StdioTest("1\n2", "2")),
+            (StdioTest("3\n", "6\n", "apps"), StdioTest("1\n2", "2", "apps")),
         ),
         (
             {"fn_name": "f", "inputs": [[3], "4\n[5]"], "outputs": [6, "8"]},
             "f",
-            (CallTest((3,), 6), CallTest((4, [5]), 8)),
+            (CallTest((3,), 6, rules="apps"), CallTest((4, [5]), 8, rules="apps")),
         ),
         (["assert f(1) == 2"], "", (AssertTest("assert f(1) == 2"),)),
     ],
@@ -140,7 +141,8 @@ def test_what_is_written_is_read_again(tmp_path, name):
             elif name == "search-qa":
                 assert again.tasks[task].answers == env.tasks[task].answers
             else:
-                assert again.tasks[task].hidden == env.tasks[task].hidden
+                hidden = tuple(replace(test, rules="apps") for test in env.tasks[task].hidden)
+                assert again.tasks[task].hidden == hidden
                 assert again.tasks[task].entry_point == env.tasks[task].entry_point
     finally:
         env.close()

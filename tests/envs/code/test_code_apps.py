@@ -62,7 +62,10 @@ def test_a_program_reads_and_prints(play):
     assert first.startswith("Double each number.\nWrite a Python program that reads")
     assert steps[0].observation == r"on input '1 2\n' it printed '2\n', expected '2\n4\n'"
     assert (steps[1].reward, steps[1].terminated) == (1.0, True)
-    assert env.tasks[0].hidden == (StdioTest("1 2\n", "2\n4\n"), StdioTest("3", "6"))
+    assert env.tasks[0].hidden == (
+        StdioTest("1 2\n", "2\n4\n", "apps"),
+        StdioTest("3", "6", "apps"),
+    )
 
 
 def test_the_gold_policy_is_the_first_solution(play):
@@ -94,7 +97,7 @@ def test_a_function_or_a_method_is_called(play, program, reward):
 
 def test_a_functions_first_test_is_shown(play):
     _, _, [step] = play(METHOD, "def pairs(xs, n): return 0", max_turns=2)
-    assert step.observation == "assert same(pairs([3, 1, 2], 2), [[1, 2]]): failed"
+    assert step.observation == "pairs([3, 1, 2], 2) returned 0, expected [[1, 2]]"
 
 
 def test_rows_without_tests_are_left_out():

@@ -14,7 +14,7 @@ from tools.sandbox.grading.channel import Channel, ChannelClosed
 from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Reply, Request
 from tools.sandbox.host.reading import Clock, unpack
-from tools.sandbox.inside.codec import CodecError, decode, pack
+from tools.sandbox.inside.codec import MAX_SENT, CodecError, decode, pack
 from tools.sandbox.results import Outcome, OutcomeKind, RunResult, Status
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Conversation:
         Raises:
             CandidateFault: the process has ended.
         """
-        await self.send_frame(pack(message))
+        await self.send_frame(pack(message, MAX_SENT))
 
     async def send_frame(self, frame: bytes) -> None:
         """Send a message that ``pack`` made. Raises the errors of ``send``."""

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+EXACT, APPS, LIVECODEBENCH = RULES = ("exact", "apps", "livecodebench")
+"""By whose rules an answer equals the expected one: by ``==``, or as in the graders of APPS (and
+verl) or LiveCodeBench, see ``compare``."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallTest:
@@ -21,6 +25,8 @@ class CallTest:
     tolerance: float | None = None
     """Allowed difference of numbers anywhere in the value: absolute or relative, whichever allows
     more. At least 0."""
+    rules: str = EXACT
+    """One of ``RULES``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class StdioTest:
 
     stdin: str
     stdout: str
+    rules: str = EXACT
+    """One of ``RULES``. All but "exact" compare words, and numbers by value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ from tools.sandbox.grading.candidate import (
     ended,
     printable,
 )
-from tools.sandbox.grading.cases import AssertTest, CallTest, StdioTest, Test
-from tools.sandbox.grading.compare import equal, same_output
+from tools.sandbox.grading.cases import RULES, AssertTest, CallTest, StdioTest, Test
+from tools.sandbox.grading.compare import equal_by, same_output
 from tools.sandbox.grading.literal import Call, call_of
 from tools.sandbox.host.executor import Executor
 from tools.sandbox.host.job import Request
-from tools.sandbox.host.reading import MemoryBudget, size_of
+from tools.sandbox.host.reading import MemoryBudget, num_lists, size_of
 from tools.sandbox.host.zygote import LostError
-from tools.sandbox.inside.codec import CodecError, encode, pack
+from tools.sandbox.inside.codec import MAX_SENT, CodecError, encode, pack
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import Outcome, OutcomeKind, Status, Verdict
 
@@ -117,17 +117,21 @@ def check(submission: Submission, tests: Sequence[Test]) -> None:
             )
         if isinstance(test, CallTest) and not submission.entry_point:
             raise ValueError(f"tests[{index}] is a CallTest: name its function by entry_point=")
+        if not isinstance(test, AssertTest) and test.rules not in RULES:
+            raise ValueError(
+                f"tests[{index}].rules ({test.rules!r}) must be one of {', '.join(RULES)}"
+            )
         try:
             match test:
                 case CallTest(args, expected, kwargs, tolerance):
                     _check_call(index, kwargs, tolerance)
                     name = submission.entry_point
-                    pack(["call", len(tests), name, encode(args), encode(dict(kwargs))])
-                    encode(expected)
+                    pack(["call", len(tests), name, encode(args), encode(dict(kwargs))], MAX_SENT)
+                    num_lists(pack(["value", encode(expected), len(tests)]))
                 case StdioTest(stdin):
                     stdin.encode()
                 case AssertTest(code, setup):
-                    pack(["test", 0, setup, code, submission.entry_point])
+                    pack(["test", 0, setup, code, submission.entry_point], MAX_SENT)
         except (CodecError, UnicodeEncodeError) as error:
             raise ValueError(f"tests[{index}]: {error}") from None
 
@@ -276,7 +280,7 @@ async def _grade_calls(
 
 
 def _compared(budget: MemoryBudget, call: Call, value: Any, frame: bytes) -> Outcome:
-    right = equal(value, call.expected, call.tolerance)
+    right = equal_by(call.rules, value, call.expected, call.tolerance)
     kind = OutcomeKind.PASSED if right else OutcomeKind.WRONG
     return Outcome(kind, value if budget.take(size_of(frame)) else None)
 
@@ -372,5 +376,5 @@ async def _grade_stdio(executor: Executor, submission: Submission, test: StdioTe
         return Outcome(OutcomeKind.ERROR, result.stdout, kind, message)
     if result.status is not Status.OK:
         return replace(ended(result), value=result.stdout)
-    right = same_output(result.stdout, test.stdout)
+    right = same_output(result.stdout, test.stdout, test.rules)
     return Outcome(OutcomeKind.PASSED if right else OutcomeKind.WRONG, result.stdout)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tools.sandbox.grading.cases import AssertTest, CallTest
+from tools.sandbox.grading.cases import EXACT, AssertTest, CallTest
 from tools.sandbox.inside.codec import CodecError, encode
 
 _LONGEST = 10_000
@@ -29,6 +29,7 @@ class Call:
     kwargs: Mapping[str, Any]
     expected: Any
     tolerance: float | None = None
+    rules: str = EXACT
 
 
 def call_of(test: CallTest | AssertTest, entry_point: str | None) -> Call | None:
@@ -42,7 +43,8 @@ def call_of(test: CallTest | AssertTest, entry_point: str | None) -> Call | None
     if isinstance(test, AssertTest):
         return None if test.setup.strip() else _parsed(test.code, entry_point)
     assert entry_point is not None, "a grade with call tests was checked to have one"
-    return Call(entry_point, test.args, test.kwargs, test.expected, test.tolerance)
+    args, expected = test.args, test.expected
+    return Call(entry_point, args, test.kwargs, expected, test.tolerance, test.rules)
 
 
 @functools.lru_cache(maxsize=4096)  # the episodes of a group have the same tests

@@ -20,6 +20,8 @@ from typing import Any
 MAX_DEPTH = 40
 MAX_FRAME = 1 << 20
 """Maximum number of bytes of one frame, without its length prefix."""
+MAX_SENT = 16 << 20
+"""The same for a frame that the host sends."""
 _MAX_EQUAL_HASHES = 100
 _FEW_KEYS = 4096
 """Maximum number of keys whose hash collisions are not checked, because they cost little time."""
@@ -182,15 +184,15 @@ def _check_slots(hashes: list[int], linear: int, growth: int, load: float) -> No
         size *= growth
 
 
-def pack(message: Any) -> bytes:
+def pack(message: Any, most: int = MAX_FRAME) -> bytes:
     """The frame of a message: four bytes of length, then JSON.
 
     Raises:
-        CodecError: the frame would be larger than ``MAX_FRAME``.
+        CodecError: the frame would be larger than ``most`` bytes.
     """
     body = encode_json(message).encode()
-    if len(body) > MAX_FRAME:
-        raise CodecError(f"a value of {len(body)} bytes exceeds {MAX_FRAME}")
+    if len(body) > most:
+        raise CodecError(f"a value of {len(body)} bytes exceeds {most}")
     return struct.pack("!I", len(body)) + body
 
 

@@ -14,7 +14,7 @@ from tools.sandbox.inside.codec import CodecError, decode, encode
 from tools.sandbox.limits import Limits
 from tools.sandbox.results import CallResult, Outcome, OutcomeKind, RunResult, Status, Verdict
 
-VERSION = 1
+VERSION = 2
 """Version of the messages. Client and server must have the same version."""
 MAX_BODY = 64 << 20
 """Maximum number of bytes of a request's body."""
@@ -151,8 +151,9 @@ def read_tests(data: list[Any]) -> list[Test]:
                     "expected": _,
                     "kwargs": dict(),
                     "tolerance": None | int() | float(),
+                    "rules": str(),
                 }
-                | {"test": "stdio", "stdin": str(), "stdout": str()}
+                | {"test": "stdio", "stdin": str(), "stdout": str(), "rules": str()}
                 | {
                     "test": "assert",
                     "code": str(),
