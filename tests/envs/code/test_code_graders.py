@@ -70,42 +70,47 @@ def rewards(pairs, **options):
         env.close()
 
 
-@pytest.mark.parametrize("layout", [apps, verl])
-def test_printed_numbers(layout):
-    right = [("0.2500000000", "0.25"), ("3", "3.0"), ("0.5\n1e-07\n", "0.50\n0.0000001")]
-    wrong = [("0.25", "0.26"), ("1000000", "1000009"), ("0011", "11"), ("YES\n0.5", "YES\n0.6")]
-    pairs = [(layout([""], [said]), f"print({text!r})") for said, text in right + wrong]
-    assert rewards(pairs) == [1.0] * len(right) + [0.0] * len(wrong)
+NUMBERS = [
+    ("0.2500000000", "0.25", 1.0),
+    ("3", "3.0", 1.0),
+    ("0.5\n1e-07\n", "0.50\n0.0000001", 1.0),
+    ("a b", "a \t b", 1.0),
+    ("0.25", "0.26", 0.0),
+    ("1000000", "1000009", 0.0),
+    ("0011", "11", 0.0),
+    ("1 2", "2 1", 0.0),
+]
+FUNCTIONS = [
+    (3, [[1, 2]], SOLUTION, 1.0),
+    (4, [[1, 2]], SOLUTION, 0.0),
+    (3, [[1, 2]], f"def f(xs): return 0\n{SOLUTION}", 1.0),
+    (3, [[1, 2]], f"from __future__ import annotations\n{SOLUTION}", 1.0),
+    (3, [[1, 2]], "def f(xs: Optional[List[int]]): return max(Counter(xs)) + 1", 1.0),
+    (3, [[1, 2]], "def f(xs): return gcd(9, 12) if inf > 5 else pow(3, 1, 5)", 1.0),
+    ([1, 2], [0], "def f(x): return (1, 2)", 1.0),
+    ([[1, 2]], [0], "def f(x): return (1, 2)", 1.0),
+    ([[1, 2]], [0], "def f(x): return [(1, 2)]", 1.0),
+    ([1, 2], [0], "def f(x): return [2, 1]", 0.0),
+    (3, [0], "def f(x): return '3'", 0.0),
+    (1, [0], "def f(x): return [1]", 0.0),
+    ({"1": 2}, [0], "def f(x): return {1: 2}", 1.0),
+    ([{"-1": 2}], [0], "def f(x): return {-1: 2}", 1.0),
+    ({"1": [{"2": 3}]}, [0], "def f(x): return {1: ({2: 3},)}", 1.0),
+    ({"a": 2}, [0], "def f(x): return {'a': 2}", 1.0),
+    ({"1": 2}, [0], "def f(x): return {2: 2}", 0.0),
+    (2, [{"1": 2}], "def f(d): return d[1]", 1.0),
+    (2, [{"1": 2, "a": 3}], "def f(d): return d['1']", 1.0),
+    (2, [5, {"1": 2}], "def f(x, d): return d['1']", 1.0),
+]
 
 
 @pytest.mark.parametrize("layout", [apps, verl])
-@pytest.mark.parametrize(
-    ("expected", "given", "program", "reward"),
-    [
-        (3, [[1, 2]], SOLUTION, 1.0),
-        (4, [[1, 2]], SOLUTION, 0.0),
-        (3, [[1, 2]], f"def f(xs): return 0\n{SOLUTION}", 1.0),
-        (3, [[1, 2]], f"from __future__ import annotations\n{SOLUTION}", 1.0),
-        (3, [[1, 2]], "def f(xs: Optional[List[int]]): return max(Counter(xs)) + 1", 1.0),
-        (3, [[1, 2]], "def f(xs): return gcd(9, 12) if inf > 5 else pow(3, 1, 5)", 1.0),
-        ([1, 2], [0], "def f(x): return (1, 2)", 1.0),
-        ([[1, 2]], [0], "def f(x): return (1, 2)", 1.0),
-        ([[1, 2]], [0], "def f(x): return [(1, 2)]", 1.0),
-        ([1, 2], [0], "def f(x): return [2, 1]", 0.0),
-        (3, [0], "def f(x): return '3'", 0.0),
-        (1, [0], "def f(x): return [1]", 0.0),
-        ({"1": 2}, [0], "def f(x): return {1: 2}", 1.0),
-        ([{"-1": 2}], [0], "def f(x): return {-1: 2}", 1.0),
-        ({"1": [{"2": 3}]}, [0], "def f(x): return {1: ({2: 3},)}", 1.0),
-        ({"a": 2}, [0], "def f(x): return {'a': 2}", 1.0),
-        ({"1": 2}, [0], "def f(x): return {2: 2}", 0.0),
-        (2, [{"1": 2}], "def f(d): return d[1]", 1.0),
-        (2, [{"1": 2, "a": 3}], "def f(d): return d['1']", 1.0),
-        (2, [5, {"1": 2}], "def f(x, d): return d['1']", 1.0),
-    ],
-)
-def test_functions(layout, expected, given, program, reward):
-    assert rewards([(layout([given], [expected], fn_name="f"), program)]) == [reward]
+def test_programs_and_functions(layout):
+    pairs = [(layout([""], [said]), f"print({text!r})") for said, text, _ in NUMBERS]
+    for expected, given, program, _ in FUNCTIONS:
+        pairs.append((layout([given], [expected], fn_name="f"), program))
+    wanted = [reward for *_, reward in NUMBERS + FUNCTIONS]
+    assert list(zip(pairs, rewards(pairs), strict=True)) == list(zip(pairs, wanted, strict=True))
 
 
 def test_an_import_is_not_the_function_to_write():
@@ -133,12 +138,19 @@ def test_programs_of_livecodebench(pack):
 
 
 def test_functions_of_livecodebench():
-    row = livecodebench([[[1, 2]], [[3]], [list(range(70_000))]], [3, 3, 2449965000], func_name="f")
-    wrong = "def f(xs): return [sum(xs)]"
-    assert rewards([(row, SOLUTION), (row, "def f(xs): return sum(xs)"), (row, wrong)]) == [1, 1, 0]
-    row = livecodebench([[0]], [[1, 2]], func_name="f")
-    right = "def f(x): return (1, 2)"
-    assert rewards([(row, right), (row, "def f(x): return [1, 2, 3]")]) == [1.0, 0.0]
+    long = livecodebench(
+        [[[1, 2]], [[3]], [[10**9] * 60_000]], [3, 3, 60_000 * 10**9], func_name="f"
+    )
+    row = livecodebench([[[1, 2]]], [3], func_name="f")
+    pair = livecodebench([[0]], [[1, 2]], func_name="f")
+    answers = [
+        (long, SOLUTION, 1.0),
+        (row, "def f(xs): return sum(xs)", 1.0),
+        (row, "def f(xs): return [sum(xs)]", 0.0),
+        (pair, "def f(x): return (1, 2)", 1.0),
+        (pair, "def f(x): return [1, 2, 3]", 0.0),
+    ]
+    assert rewards([answer[:2] for answer in answers]) == [answer[2] for answer in answers]
 
 
 def test_a_decimal_of_livecodebench_is_exact():
@@ -178,81 +190,84 @@ def test_a_broken_row_of_livecodebench_is_named(column, value, says):
         envs.make("code-sandbox", tasks=[row], split="all")
 
 
-@pytest.mark.parametrize(
-    ("setup", "tests", "right", "wrong"),
-    [
-        (
-            "import math",
-            ["assert math.isclose(f(1), 4.18879, rel_tol=1e-3)"],
-            "def f(r): return 4.18879",
-            "def f(r): return 5",
-        ),
-        (
-            "from math import isclose",
-            ["assert isclose(f(1), 2.0)"],
-            "def f(x): return 2",
-            "def isclose(*a): return True",
-        ),
-        (
-            "from math import *",
-            ["assert isclose(f(1), 2.0)"],
-            "def f(x): return 2",
-            "def f(x): return 3",
-        ),
-        (
-            "",
-            ["from decimal import Decimal\nassert Decimal(f(1)) == Decimal('0.5')"],
-            "def f(x): return '0.5'",
-            "def f(x): return '0.6'",
-        ),
-        (
-            "from collections import Counter as C",
-            ["assert C(f('aab')) == C('aba')", "assert C(f('')) == C()"],
-            "def f(x): return x",
-            "def f(x): return 'aa'",
-        ),
-        (
-            "",
-            ["assert set(sorted(f(2))) == {0, 1}"],
-            "def f(n): return range(n)[::1] and [0, 1]",
-            "",
-        ),
-        (
-            "",
-            ["assert ' '.join(f(1)) == 'a b'"],
-            "def f(x): return ['a', 'b']",
-            "def f(x): return []",
-        ),
-        (
-            "def near(a, b):\n    return abs(a - b) < 1e-3",
-            ["assert near(f(1), 2)"],
-            "def f(x): return 2.0001",
-            "def f(x): return 3\ndef near(a, b): return True",
-        ),
-        (
-            "",
-            ["def check(candidate):\n    assert candidate(2) == 4\ncheck(f)"],
-            "def f(x): return 2 * x",
-            "def f(x): return 5",
-        ),
-        (
-            "",
-            ["for x, y in [(1, 2), (2, 4)]:\n    z = f(x)\n    assert z == y"],
-            "def f(x): return 2 * x",
-            "def f(x): return 2",
-        ),
-        (
-            "",
-            ["assert decode(encode('ab')) == 'ab'", "assert encode('a') == 'b'"],
-            "def encode(s): return chr(ord(s[0]) + 1) + s[1:]\n"
-            "def decode(s): return chr(ord(s[0]) - 1) + s[1:]",
-            "def encode(s): return s\ndef decode(s): return s",
-        ),
-    ],
-)
-def test_the_function_under_test_without_a_reference(setup, tests, right, wrong):
-    row = {"task_id": 1, "text": "?", "test_list": tests, "test_setup_code": setup}
-    assert rewards([(row, right), (row, wrong)]) == [1.0, 0.0]
+WITHOUT_REFERENCE = [
+    (
+        "import math",
+        ["assert math.isclose(f(1), 4.18879, rel_tol=1e-3)"],
+        "def f(r): return 4.18879",
+        "def f(r): return 5",
+    ),
+    (
+        "from math import isclose",
+        ["assert isclose(f(1), 2.0)"],
+        "def f(x): return 2",
+        "def isclose(*a): return True",
+    ),
+    (
+        "from math import *",
+        ["assert isclose(f(1), 2.0)"],
+        "def f(x): return 2",
+        "def f(x): return 3",
+    ),
+    (
+        "",
+        ["from decimal import Decimal\nassert Decimal(f(1)) == Decimal('0.5')"],
+        "def f(x): return '0.5'",
+        "def f(x): return '0.6'",
+    ),
+    (
+        "from collections import Counter as C",
+        ["assert C(f('aab')) == C('aba')", "assert C(f('')) == C()"],
+        "def f(x): return x",
+        "def f(x): return 'aa'",
+    ),
+    (
+        "",
+        ["assert set(sorted(f(2))) == {0, 1}"],
+        "def f(n): return range(n)[::1] and [0, 1]",
+        "",
+    ),
+    (
+        "",
+        ["assert ' '.join(f(1)) == 'a b'"],
+        "def f(x): return ['a', 'b']",
+        "def f(x): return []",
+    ),
+    (
+        "def near(a, b):\n    return abs(a - b) < 1e-3",
+        ["assert near(f(1), 2)"],
+        "def f(x): return 2.0001",
+        "def f(x): return 3\ndef near(a, b): return True",
+    ),
+    (
+        "",
+        ["def check(candidate):\n    assert candidate(2) == 4\ncheck(f)"],
+        "def f(x): return 2 * x",
+        "def f(x): return 5",
+    ),
+    (
+        "",
+        ["for x, y in [(1, 2), (2, 4)]:\n    z = f(x)\n    assert z == y"],
+        "def f(x): return 2 * x",
+        "def f(x): return 2",
+    ),
+    (
+        "",
+        ["assert decode(encode('ab')) == 'ab'", "assert encode('a') == 'b'"],
+        "def encode(s): return chr(ord(s[0]) + 1) + s[1:]\n"
+        "def decode(s): return chr(ord(s[0]) - 1) + s[1:]",
+        "def encode(s): return s\ndef decode(s): return s",
+    ),
+]
+"""Setup and tests of a row without a reference, a right program and a wrong one."""
+
+
+def test_the_function_under_test_without_a_reference():
+    pairs = []
+    for setup, tests, right, wrong in WITHOUT_REFERENCE:
+        row = {"task_id": 1, "text": "?", "test_list": tests, "test_setup_code": setup}
+        pairs += [(row, right), (row, wrong)]
+    assert rewards(pairs) == [1.0, 0.0] * len(WITHOUT_REFERENCE)
 
 
 def test_tests_that_import_a_package_end_the_load():

@@ -1,9 +1,11 @@
 """Which rows are for training, validation and testing."""
 
+import json
 import logging
 
 import pytest
 
+import envs
 from envs.datasets import Row
 from envs.datasets.splits import arrange, split_of
 
@@ -110,3 +112,37 @@ def test_rows_of_another_split_choose_no_train_rows():
     data = arrange(train + test, "here")
     assert len(data.split("validation")) == 1
     assert (len(data.split("train")), len(data.split("test"))) == (19, 5)
+
+
+def dataset_of(tasks, **options):
+    kind = envs.env_type("math")
+    return kind.dataset(kind.Options(tasks=tasks, **options))
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows-test.jsonl"])
+def test_a_null_is_no_split(tmp_path, name):
+    """Without a split, the file's name decides, or else a hash."""
+    given = ["train"] * 30 + [None] * 30
+    rows = [
+        {"question": f"{n} + 1", "answer": n + 1, "split": split} for n, split in enumerate(given)
+    ]
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), path)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    data = dataset_of(path)
+    assert set(data.splits) == set(SPLITS)
+    assert data.named and data.carved is not None  # no row names validation
+    if "test" in name:
+        assert len(data.splits["test"]) == 30
+
+
+@pytest.mark.parametrize("columns", ["", "question=question answer=answer split=split"])
+def test_nulls_alone_name_no_split(columns):
+    rows = [{"question": f"{n} + 1", "answer": n + 1, "split": None} for n in range(30)]
+    data = dataset_of(rows, columns=columns)
+    assert (data.named, data.carved, len(data.tasks)) == (False, None, 30)
+    with pytest.raises(ValueError, match=r"split \(''\) must be one of"):
+        dataset_of([rows[0] | {"split": ""}])

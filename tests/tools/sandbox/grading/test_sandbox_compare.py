@@ -248,12 +248,12 @@ def test_where_apps_and_verl_agree_the_verdict_is_theirs():
     [
         *("9" * 1_000_000, "0." + "3" * 1_000_000, "1e" + "9" * 100_000, "-" + "9" * 1_000_000),
         *("1 " * 1_000_000, "1\n" * 1_000_000, "\n" * 1_000_000 + "x", "\n " * 1_000_000 + "x"),
-        *("nan", "sNaN", "1\0", "\ud800", "\u0663", "1_", "--1", "1e999999999999999999999"),
+        *("nan", "sNaN", "1\0", "\ud800", "\u0663", "--1", "1e999999999999999999999"),
     ],
 )
 def test_no_output_raises_or_takes_long(hostile, rules):
     started = time.process_time()
-    for expected in ("1", "1.5", "nan", "-1", "x y"):
+    for expected in ("1", "1.5", "-1", "x y"):
         assert not same_output(hostile, expected, rules)
     assert time.process_time() - started < 1.0
 
