@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from envs.code.crosscheck import CrossCheck, can_cross_check, cross_check
 from envs.code.feedback import blank, feedback
 from envs.code.generated import GeneratedTasks
 from envs.code.grader import CachedGrader
-from envs.code.rows import load_tasks
+from envs.code.rows import SITE_PACKAGES, check_packages, load_tasks
 from envs.code.scripted_policies import GoldPolicy, SloppyPolicy
 from envs.code.task import CodeTask, extract_program
 from envs.datasets.options import GENERATED, RowOptions
@@ -26,7 +26,10 @@ from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks, TextEnv
 from envs.episode import Action, EnvFailure, Reply, finish, go_on
 from envs.options import Card
-from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Test, Verdict
+from tools.sandbox import Limits, Outcome, OutcomeKind, SandboxFailure, Status, Test, Verdict
+
+if TYPE_CHECKING:
+    from tools.sandbox import AnySandbox
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +163,8 @@ class CodeSandboxEnv(TextEnv[CodeTask, CodeState]):
 
         chosen = cast(CodeSandboxOptions, options)
         async with make_sandbox(chosen.sandbox, chosen.limits()) as sandbox:
+            if (data := cls.dataset(options)) is not None:
+                await _check_packages(sandbox, data)
             grader = CachedGrader(sandbox, fresh_process=chosen.fresh_process)
             try:
                 yield {"sandbox": grader}
@@ -278,6 +283,19 @@ def _tasks(options: CodeSandboxOptions) -> Tasks[CodeTask]:
     if data is not None:
         return data.split(options.split)
     return GeneratedTasks(options.split, options.seed, withhold=options.hide == "constant")
+
+
+async def _check_packages(sandbox: AnySandbox, data: Dataset[CodeTask]) -> None:
+    """Check that the sandbox has the packages that tests import.
+
+    Raises:
+        MissingPackages: a package is missing.
+    """
+    found = set[str]()
+    for name in frozenset[str]().union(*(task.packages for task in data.tasks)):
+        if (await sandbox.run(f"{SITE_PACKAGES}import {name}")).status is Status.OK:
+            found.add(name)
+    check_packages(data.tasks, data.source, found.__contains__)
 
 
 def _check_comparable(source: str, tasks: Sequence[CodeTask]) -> None:

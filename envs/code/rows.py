@@ -14,11 +14,14 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+import site
 import symtable
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
+from importlib.machinery import PathFinder
 
 from envs.code.apps import apps_task, is_apps, task_of
 from envs.code.task import CodeTask
@@ -28,6 +31,13 @@ from envs.datasets.verl import is_verl, plain_row
 from envs.datasets.verl_code import code_tests
 from tools.sandbox import LIVECODEBENCH, AssertTest, Limits
 
+SITE_PACKAGES = """import os, site, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+sys.path += site.getsitepackages()
+"""
+"""Code after which programs in the sandbox can import what is installed for their interpreter. They
+see these files anyway. One thread of numpy needs less memory than one for each core."""
+_SITE = site.getsitepackages([sys.base_prefix, sys.base_exec_prefix])
 _IMPORT = re.compile(r"^[ \t]*(?:import|from)\b", re.MULTILINE)
 _HUMAN_EVAL = ("prompt", "test", "entry_point")
 _DEFINED = re.compile(r"^def\s+(\w+)", re.MULTILINE)
@@ -61,28 +71,54 @@ def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
     from tools.sandbox.grading.grade import Submission, check
 
     found, left_out, num_rows = [], [], 0
-    missing: list[set[str]] = []
     for given in rows:
         num_rows += 1
         row, task = _read(given)
         if task is None:
             continue
-        if packages := _packages(task):
-            missing.append(packages)
+        task = _with_packages(task)
         try:
             check(Submission("", task.entry_point or None, Limits(), False), task.hidden)
         except ValueError as error:
             left_out.append((row, _key(row, task), f"{row.where}: {error}"))
         else:
             found.append((row, _key(row, task), task))
-    if missing:
-        raise MissingPackages(
-            f"{source}: the tests of {len(missing)} of {num_rows} rows import "
-            f"{', '.join(sorted(set().union(*missing)))}, which programs in the sandbox lack: they "
-            f"see the standard library and no installed package. Leave these rows out, or rewrite "
-            f"their tests (HumanEval's rows have none such; HumanEval+'s have)"
-        )
+    tasks = [task for _, _, task in found]
+    check_packages(tasks, source, lambda name: PathFinder.find_spec(name, _SITE) is not None)
     return arrange(found, source, num_rows, left_out)
+
+
+def check_packages(tasks: Sequence[CodeTask], source: str, has: Callable[[str], bool]) -> None:
+    """Check that the tests can import their packages.
+
+    Raises:
+        MissingPackages: ``has`` is False for a package.
+    """
+    packages = sorted(frozenset().union(*(task.packages for task in tasks)))
+    if missing := [name for name in packages if not has(name)]:
+        count = sum(not task.packages.isdisjoint(missing) for task in tasks)
+        raise MissingPackages(
+            f"{source}: the tests of {count} of {len(tasks)} tasks import {', '.join(missing)}, "
+            f"which the interpreter of the sandbox lacks; programs there see no virtual "
+            f"environment. Install into the interpreter itself, on this machine by "
+            f"{sys._base_executable} -m pip install {' '.join(missing)}, or leave these rows out"
+        )
+
+
+def _with_packages(task: CodeTask) -> CodeTask:
+    """The task, with tests that can import the packages that they need."""
+    if not (packages := _packages(task)):
+        return task
+    public, hidden = (
+        tuple(
+            replace(test, setup=f"{SITE_PACKAGES}{test.setup}")
+            if isinstance(test, AssertTest)
+            else test
+            for test in tests
+        )
+        for tests in (task.public, task.hidden)
+    )
+    return replace(task, packages=frozenset(packages), public=public, hidden=hidden)
 
 
 def _packages(task: CodeTask) -> set[str]:

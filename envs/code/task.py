@@ -33,6 +33,8 @@ class CodeTask:
     """A program that passes all tests; agents never see it."""
     epilogue: str = ""
     """Python code after the agent's program."""
+    packages: frozenset[str] = frozenset()
+    """Modules outside of the standard library that the tests import."""
 
     def source(self, program: str) -> str:
         """The program to run: the agent's program with the code around it.

@@ -9,10 +9,12 @@ import base64
 import json
 import pickle
 import zlib
+from importlib.machinery import PathFinder
 
 import pytest
 
 import envs
+from envs.code import rows as rows_module
 from envs.code.rows import MissingPackages
 
 SOLUTION = "class Solution:\n    def f(self, xs: List[int]) -> int:\n        return sum(xs)"
@@ -270,23 +272,43 @@ def test_the_function_under_test_without_a_reference():
     assert rewards(pairs) == [1.0, 0.0] * len(WITHOUT_REFERENCE)
 
 
-def test_tests_that_import_a_package_end_the_load():
-    row = {
-        "task_id": 1,
-        "prompt": "def f(x):\n    '''x'''\n",
-        "entry_point": "f",
-        "test": "def check(f): pass",
-    }
-    prefix = "import numpy as np\nfrom scipy.stats import norm\nimport math\n"
-    guarded = "try:\n    import pandas\nexcept ImportError:\n    pass\n"
-    rows = [row, row | {"test": prefix + row["test"]}, row | {"test": guarded + row["test"]}]
-    says = r"^rows: the tests of 1 of 3 rows import numpy, scipy, which"
+PLUS = {
+    "task_id": 1,
+    "prompt": "def f(x):\n    '''Half of x.'''\n",
+    "entry_point": "f",
+    "canonical_solution": "    return x / 2\n",
+    "test": "import numpy as np\ndef check(f):\n    np.testing.assert_allclose(f(1), 0.5)\n",
+}
+
+
+def test_tests_that_import_a_missing_package_end_the_load():
+    prefix = "import math, nosuch\nfrom nosuch_either.stats import norm\n"
+    guarded = "try:\n    import nosuch\nexcept ImportError:\n    pass\n"
+    test = "def check(f): pass"
+    rows = [PLUS | {"test": prefix + test}, PLUS | {"test": guarded + test}]
+    says = (
+        r"^rows: the tests of 1 of 2 tasks import nosuch, nosuch_either, which.* pip install nosuch"
+    )
     with pytest.raises(MissingPackages, match=says):
         envs.make("code-sandbox", tasks=rows, split="all")
-    assert (
-        len(envs.make("code-sandbox", services={}, tasks=[rows[0], rows[2]], split="all").tasks)
-        == 2
-    )
+    assert len(envs.make("code-sandbox", services={}, tasks=rows[1:], split="all").tasks) == 1
+
+
+def test_a_sandbox_without_the_package_ends_the_start(tmp_path, monkeypatch):
+    (tmp_path / "nosuch.py").touch()  # only this process finds it
+    monkeypatch.setattr(rows_module, "_SITE", [str(tmp_path)])
+    row = PLUS | {"test": "import nosuch\ndef check(f): pass"}
+    with pytest.raises(MissingPackages, match="1 of 1 tasks import nosuch, which"):
+        rewards([(row, "    return x / 2")])
+
+
+@pytest.mark.skipif(
+    PathFinder.find_spec("numpy", rows_module._SITE) is None,
+    reason="the interpreter itself lacks numpy",
+)
+def test_tests_that_import_numpy():
+    pairs = [(PLUS, PLUS["canonical_solution"]), (PLUS, "    return x / 3")]
+    assert rewards(pairs) == [1.0, 0.0]
 
 
 def test_a_row_whose_test_cannot_be_sent_is_left_out(caplog):
