@@ -49,7 +49,9 @@ def plain_row(row: Row) -> tuple[Row, int]:
         except ValueError as error:
             raise ValueError(f"{row.where}, test {number + 1}: not JSON ({error})") from error
     found = {"inputs": inputs, "outputs": outputs, "fn_name": name or None}
-    kept = {key: columns[key] for key in ("starter_code", "split") if key in columns}
+    kept: dict[str, Any] = {
+        key: columns[key] for key in ("starter_code", "split") if key in columns
+    }
     named = {"problem_id": columns.get("question_id"), "question": columns["question_content"]}
     return Row(row.where, {**kept, **named, "input_output": found}), len(public)
 
