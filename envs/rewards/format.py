@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def research_format(text: str) -> str | None:
     r"""The first violation of ReSearch's format, or None if there is none.
@@ -42,18 +44,29 @@ def boxed_answer(text: str) -> str | None:
     return last_boxed(answer) if found and closed else None
 
 
+_BRACED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+_BOX = re.compile(
+    r"\\(?:boxed|fbox)(?![A-Za-z])\s*(?:(?P<open>\{)"
+    r"|(?P<token>[-+]?(?:\$?\d|\\\$|\\(?!boxed|fbox)[A-Za-z]+|[A-Za-z](?![A-Za-z'])(?! [a-z]))"
+    rf"(?:[^\s${{}}]|{_BRACED})*))"
+)
+"""Matches the start of a box. A box without braces holds a number, a command or one letter, up to
+the next blank."""
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
 def last_boxed(text: str) -> str | None:
     r"""The stripped content of the last ``\boxed{...}`` in a text, or None if there is no box.
 
-    Braces are balanced. If the last box is not closed, the result is None.
+    Braces are balanced; ``\{`` is no brace. If the last box is not closed, the result is None.
+    ``\boxed {5}``, ``\boxed 5`` and ``\fbox{5}`` are boxes as well.
     """
-    start = text.rfind(r"\boxed{")
-    if start < 0:
-        return None
-    start += len(r"\boxed{")
+    last = max(_BOX.finditer(text), key=re.Match.start, default=None)
+    if last is None or last["open"] is None:
+        return last and last["token"].rstrip(".,;:!?)*")
     depth = 1
-    for at in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
+    for brace in _BRACE.finditer(text, last.end()):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
-            return text[start:at].strip()
+            return text[last.end() : brace.start()].strip()
     return None
