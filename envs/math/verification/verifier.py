@@ -21,7 +21,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
-from envs.math.verification.notation import standard
+from envs.math.verification.pairs import comparable
 from envs.math.verification.plain_numbers import plain_verdict
 
 LONGEST = 1000
@@ -217,8 +217,11 @@ class MathVerifier:
 
     def _compare(self, gold: str, answer: str) -> Outcome:
         """Check a pair on one of the threads."""
-        wanted = standard(gold)
-        word = self._ask(wanted, standard(answer))
+        pair = comparable(gold, answer)
+        if isinstance(pair, bool):
+            return Outcome.RIGHT if pair else Outcome.WRONG
+        wanted, given = pair
+        word = self._ask(wanted, given)
         # The pair killed the process; the answer is the cause if the gold can be compared with 1.
         if word is None and self._ask(wanted, "1") not in (None, _BAD_GOLD):
             word = Outcome.UNVERIFIABLE

@@ -9,18 +9,25 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import resource
 import signal
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from math import inf
 from typing import Any
 
 import math_verify
-from sympy import Expr, I, Rational, UnevaluatedExpr
+from sympy import Basic, Expr, Float, I, MatrixBase, Rational, UnevaluatedExpr, log
 
 RIGHT, WRONG, UNVERIFIABLE, BAD_GOLD = "right", "wrong", "unverifiable", "bad-gold"
 READY = "ready"
+_MAY_BE_TINY = re.compile(r"\^|!|0\d\d|\d{4}|exp|binom")
+TINY = 1e-3
+"""Below this size, numbers are compared by their relative difference, 1e-6. Larger decimals are
+equal if math-verify rounds them to the same six places."""
 
 # The parsed text is the content of one box, so no extraction is needed.
 _BOXED = (math_verify.LatexExtractionConfig(boxed_match_priority=0),)
@@ -35,29 +42,82 @@ def check(gold: str, answer: str) -> str:
     verdict is ``UNVERIFIABLE`` if the answer is not mathematics and differs from the gold answer's
     text.
     """
-    wanted = _parse(gold)
-    read = [one for one in wanted if not isinstance(one, str)]
-    # The process has its own time limit; the library's works only in a main thread.
-    if not read or not _equal(read, read):
+    if not _readable(gold):
         return BAD_GOLD
     if answer == gold:
         return RIGHT
-    given = _parse(answer)
+    wanted, given = _parse(gold), _parse(answer)
+    decimals = _decimals(gold), _decimals(answer)
     if all(isinstance(one, str) for one in given):
-        return RIGHT if _equal(wanted, given) else UNVERIFIABLE
-    return RIGHT if not _far_apart(wanted, given) and _equal(wanted, given) else WRONG
+        return RIGHT if _equal(wanted, given, *decimals) else UNVERIFIABLE
+    close = _close(wanted, given)
+    return RIGHT if (_equal(wanted, given, *decimals) if close is None else close) else WRONG
 
 
-def _equal(wanted: list[Any], given: list[Any]) -> bool:
+@lru_cache(maxsize=1024)
+def _readable(gold: str) -> bool:
+    """Whether math-verify reads a gold answer and finds it equal to itself."""
+    read = [one for one in _parse(gold) if not isinstance(one, str)]
+    return bool(read) and _equal(read, read, _decimals(gold))
+
+
+def _equal(wanted: list[Any], given: list[Any], *decimals: tuple[int, int]) -> bool:
     """Whether math-verify finds the two answers equal.
 
     By default, math-verify accepts an interval for a gold inequality, but no inequality for a gold
     interval. Here an inequality and an interval are equal in either role.
     """
+    rounding, precision = map(max, zip(*decimals, strict=True))
+    # The process has its own time limit; the library's works only in a main thread.
     equal: bool = math_verify.verify(
-        wanted, given, allow_set_relation_comp=True, timeout_seconds=None
+        wanted,
+        given,
+        float_rounding=6 + rounding,
+        numeric_precision=15 + precision,
+        allow_set_relation_comp=True,
+        timeout_seconds=None,
     )
     return equal
+
+
+def _numbers(one: Any) -> Iterator[Any]:
+    """The largest parts of an expression that are numbers."""
+    if isinstance(one, Expr) and not one.free_symbols:
+        yield one
+    elif isinstance(one, MatrixBase):
+        for entry in one.flat():
+            yield from _numbers(entry)
+    elif isinstance(one, Basic):
+        for part in one.args:
+            yield from _numbers(part)
+
+
+@lru_cache(maxsize=1024)
+def _decimals(text: str) -> tuple[int, int]:
+    """The zeros after the decimal point of a text's smallest number, and of its smallest term.
+
+    Terms of sums with decimals do not count, because decimals are approximate.
+    """
+    if not _MAY_BE_TINY.search(text):
+        return 0, 0
+    numbers = [number for one in _parse(text) for number in _numbers(one)]
+    terms = [one.args for one in numbers if one.is_Add and not one.has(Float)]
+    zeros = max(map(_zeros, numbers), default=0)
+    return zeros, max([zeros, *map(_zeros, chain.from_iterable(terms))])
+
+
+def _zeros(number: Any) -> int:
+    """The number of zeros after the decimal point of a tiny number; 0 for others.
+
+    math-verify compares numbers at a fixed number of decimals, so all tiny numbers would be equal.
+    """
+    if number.is_Rational and abs(number.p) >= TINY * number.q:
+        return 0
+    try:
+        size = abs(number.evalf(6))
+        return int(-log(size, 10).evalf(6)) if 0 < size < TINY else 0
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 @lru_cache(maxsize=1024)
@@ -79,29 +139,36 @@ def _with_imaginary_unit(parsed: Any) -> Any:
         return parsed
 
 
-def _far_apart(wanted: list[Any], given: list[Any]) -> bool:
-    """Whether two expressions have different values at some point, and so are unequal.
+def _close(wanted: list[Any], given: list[Any]) -> bool | None:
+    """The verdict on two expressions by their values at some point, or None if it is not certain.
 
-    math-verify would reach the same verdict slowly, because it tries to simplify the difference of
-    unequal expressions to zero.
+    On unequal values math-verify would reach the same verdict slowly, because it tries to simplify
+    the difference to zero. On numbers with decimals, it knows only absolute differences.
     """
     (gold, *texts), (answer, *other_texts) = wanted, given
     if set(texts) & set(other_texts):
-        return False
+        return None
     # A lone symbol may be a word; math-verify compares words as texts.
     if not all(isinstance(one, Expr) and not one.is_Symbol for one in (gold, answer)):
-        return False
+        return None
     # A percentage also equals its number: 9% is 9.
     if gold.has(UnevaluatedExpr) or answer.has(UnevaluatedExpr):
-        return False
+        return None
     try:
         symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
         point = {symbol: Rational(7 + 3 * place, 10) for place, symbol in enumerate(symbols)}
         left, right = (complex(one.subs(point).evalf()) for one in (gold, answer))
     except (TypeError, ValueError, OverflowError):
-        return False
+        return None
+    apart, size = abs(left - right), max(abs(left), abs(right))
     # Infinite and undefined values decide nothing.
-    return abs(left - right) > 1e-5 * max(1.0, abs(left)) and abs(left) + abs(right) < inf
+    if apart > 1e-5 * max(1.0, abs(left)) and size < inf:
+        return False
+    if symbols or not 0 < size < inf or not (gold.has(Float) or answer.has(Float)):
+        return None
+    if size < TINY:
+        return apart <= 1e-6 * size
+    return True if apart <= 1e-12 * size else None
 
 
 def serve(cpu_s: float, memory_mb: int) -> None:
