@@ -25,7 +25,7 @@ from importlib.machinery import PathFinder
 
 from envs.code.apps import apps_task, is_apps, task_of
 from envs.code.task import CodeTask
-from envs.datasets import Row, livecodebench, load_rows, name_of
+from envs.datasets import NoAnswer, Row, is_empty, livecodebench, load_rows, name_of
 from envs.datasets.splits import Dataset, arrange
 from envs.datasets.verl import is_verl, plain_row
 from envs.datasets.verl_code import code_tests
@@ -64,6 +64,8 @@ def load_tasks(source: str, columns: str = "") -> Dataset[CodeTask]:
 def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
     """The tasks of rows that are already loaded; see :func:`load_tasks`.
 
+    Rows in verl's layout without tests are left out.
+
     Raises:
         ValueError: as :func:`load_tasks`.
     """
@@ -73,7 +75,11 @@ def tasks_from(rows: Iterable[Row], source: str = "rows") -> Dataset[CodeTask]:
     found, left_out, num_rows = [], [], 0
     for given in rows:
         num_rows += 1
-        row, task = _read(given)
+        try:
+            row, task = _read(given)
+        except NoAnswer as error:
+            left_out.append((given, given.where, str(error)))
+            continue
         if task is None:
             continue
         task = _with_packages(task)
@@ -145,6 +151,8 @@ def _read(row: Row) -> tuple[Row, CodeTask | None]:
         row, num_public = livecodebench.plain_row(row)
         return row, apps_task(row, LIVECODEBENCH, num_public)
     row = plain_row(row) if is_verl(row) else row
+    if is_empty(row.columns.get("ground_truth", "tests elsewhere")):
+        raise NoAnswer(f"{row.where}, ground_truth: has no tests")
     return row, apps_task(row) if is_apps(row) else _task(row)
 
 

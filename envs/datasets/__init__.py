@@ -1,7 +1,7 @@
 """Data sets whose rows become tasks."""
 
 from envs.datasets.files import SUFFIXES, DatasetUnavailable
-from envs.datasets.rows import Row, load_rows, name_of, parse_columns
+from envs.datasets.rows import NoAnswer, Row, is_empty, load_rows, name_of, parse_columns
 from envs.datasets.splits import ALL, SPLITS, Dataset, EmptySplit, arrange, split_of
 
 __all__ = [
@@ -11,8 +11,10 @@ __all__ = [
     "Dataset",
     "DatasetUnavailable",
     "EmptySplit",
+    "NoAnswer",
     "Row",
     "arrange",
+    "is_empty",
     "load_rows",
     "name_of",
     "parse_columns",

@@ -26,6 +26,19 @@ class Row(NamedTuple):
     columns: dict[str, Any]
 
 
+class NoAnswer(ValueError):
+    """Raised for a row without an answer. Such rows are left out and counted."""
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a column holds nothing: null, NaN, a blank text, or a list or object of these."""
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, Mapping | Sequence):
+        return all(map(is_empty, value.values() if isinstance(value, Mapping) else value))
+    return value is None or value != value
+
+
 _SPLIT_WORDS = {
     **{"train": "train", "test": "test"},
     **dict.fromkeys(("validation", "valid", "dev"), "validation"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Generic, TypeVar
 
-from envs.datasets.rows import Row
+from envs.datasets.rows import NoAnswer, Row
 
 logger = logging.getLogger(__name__)
 TaskT = TypeVar("TaskT")
@@ -116,8 +116,10 @@ def arrange(
         left_out: for each row that is left out: the row, the row's key, and the reason.
 
     Raises:
+        NoAnswer: every row is left out; the message is the first reason.
         ValueError: as :func:`split_of`.
     """
+    left_out = list(left_out)
     tasks, keys, chosen, named = list[TaskT](), list[str](), list[str](), set[str]()
     for row, key, task in found:
         tasks.append(task)
@@ -125,6 +127,8 @@ def arrange(
         chosen.append(split_of(row, key))
         if "split" in row.columns:
             named.add(chosen[-1])
+    if left_out and not tasks:
+        raise NoAnswer(left_out[0][2])
     carved = None
     if "train" in named and "validation" not in named:
         carved = _carve(keys, chosen)

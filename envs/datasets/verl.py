@@ -23,6 +23,8 @@ def is_verl(row: Row) -> bool:
 def plain_row(row: Row) -> Row:
     """The row with columns ``question``, ``ground_truth`` and, if the row names a split, ``split``.
 
+    A ground truth may be empty.
+
     Raises:
         ValueError: a column does not have verl's format.
     """
@@ -38,8 +40,8 @@ def plain_row(row: Row) -> Row:
         ) from error
     split = {} if named is None else {"split": named}
     question = "\n\n".join(filter(None, texts))
-    if not question or gold is None:
-        raise ValueError(f"{row.where}: the prompt or reward_model's ground_truth is empty")
+    if not question:
+        raise ValueError(f"{row.where}: the prompt is empty")
     return Row(row.where, {"question": question, "ground_truth": gold, **split})
 
 

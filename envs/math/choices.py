@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from envs.datasets import Row
+from envs.datasets import NoAnswer, Row, is_empty
 
 _OPTIONS = ("choices", "options")
 _ANSWERS = (
@@ -40,6 +40,7 @@ def options_and_letter(
         question: the row's question.
 
     Raises:
+        NoAnswer: the column of the answer is empty.
         ValueError: the options or the answer cannot be read.
     """
     if "correct answer" in columns:
@@ -49,7 +50,11 @@ def options_and_letter(
         return texts, ascii_uppercase[texts.index(right)]
     name = next(name for name in _OPTIONS if columns.get(name))
     texts, labels = _options(row, name, columns[name])
-    key = next((key for key in _ANSWERS if columns.get(key) is not None), None)
+    keys = [key for key in _ANSWERS if key in {column.lower() for column in row.columns}]
+    key = next((key for key in keys if not is_empty(columns.get(key))), None)
+    # HellaSwag and others publish test rows with an empty label, or with -1.
+    if keys and (key is None or str(columns[key]).strip() == "-1"):
+        raise NoAnswer(f"{row.where}, column {key or keys[0]}: expected the answer's option")
     if key is None:
         raise ValueError(
             f"{row.where}: options without an answer; expected one of {', '.join(_ANSWERS)}; it "

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from string import ascii_uppercase
 from typing import Any
 
-from envs.datasets import Row
+from envs.datasets import NoAnswer, Row, is_empty
 from envs.datasets.verl import is_verl, plain_row
 from envs.math.choices import is_choice, options_and_letter
 from envs.math.task import MathTask
@@ -33,8 +33,13 @@ _DOLLARS = re.compile(r"\$([^$]+)\$|\$\$([^$]+)\$\$|\\\((.+)\\\)|\\\[(.+)\\\]", 
 _HUMAN, _SAID = ("human", "user"), ("value", "content")
 
 
-class NoGold(ValueError):
-    """Raised for a row whose gold answer cannot be compared. Such rows are left out."""
+_MARKS = re.compile(
+    r"(?:\\text\{)?[\s\[(<]*(?:proof|not[ _]?found|n/a|n\.a\.|(?-i:NA)|null|nan|no[ _]answer"
+    r"|not (?:available|applicable))[\s\])>.}]*|none",
+    re.IGNORECASE,
+)
+"""Matches what data sets write where a problem has no answer (NuminaMath: ``proof``,
+``notfound``)."""
 
 
 def unwrapped(row: Row) -> Row:
@@ -52,7 +57,7 @@ def task_of(row: Row) -> MathTask:
     """The problem of a row that :func:`unwrapped` returned.
 
     Raises:
-        NoGold: the gold answer is a derivation or a proof without an answer in a box.
+        NoAnswer: there is no gold answer, or a derivation or a proof without an answer in a box.
         ValueError: the row's layout is unknown, or the row is malformed.
     """
     columns = {name.lower(): value for name, value in row.columns.items() if value is not None}
@@ -61,10 +66,14 @@ def task_of(row: Row) -> MathTask:
         texts, letter = options_and_letter(row, columns, question)
         listed = (f"{label}. {text}" for label, text in zip(ascii_uppercase, texts, strict=False))
         return MathTask("\n".join([question, *listed]), letter, row.where)
-    name = next((name for name in GOLDS if name in columns), None)
-    if name is None:
+    names = [name for name in GOLDS if name in {column.lower() for column in row.columns}]
+    if not names:
         raise _unknown(row)
-    return MathTask(question, _gold(row, name, columns[name]), row.where)
+    name = next((name for name in names if not is_empty(columns.get(name))), names[0])
+    gold = _gold(row, name, columns.get(name))
+    if _MARKS.fullmatch(gold):
+        raise NoAnswer(f"{row.where}, column {name}: {gold!r} marks a problem without an answer")
+    return MathTask(question, gold, row.where)
 
 
 def _unknown(row: Row) -> ValueError:
@@ -110,22 +119,24 @@ def _from_conversation(row: Row) -> Row:
 def _gold(row: Row, name: str, value: Any) -> str:
     if isinstance(value, str) and value.lstrip().startswith('["'):
         value = _listed(value)
-    if isinstance(value, list) and value:
+    if is_empty(value):
+        raise NoAnswer(f"{row.where}, column {name}: expected an answer, got {value!r:.40}")
+    if isinstance(value, list):
         return ", ".join(_gold(row, name, one) for one in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(int(value)) if value == value and value % 1 == 0 else str(value)
-    if not isinstance(value, str) or not value.strip():
+        return str(int(value)) if value % 1 == 0 else str(value)
+    if not isinstance(value, str):
         raise ValueError(f"{row.where}, column {name}: expected an answer, got {value!r:.40}")
     if "####" in value:
         return _after_hashes(row, name, value)
     if r"\boxed" in value:
         boxed = last_boxed(value)
         if not boxed:
-            raise NoGold(rf"{row.where}, column {name}: no answer in its last \boxed{{...}}")
+            raise NoAnswer(rf"{row.where}, column {name}: no answer in its last \boxed{{...}}")
         return boxed
     text = value.strip()
     if _PROSE.search(text) or "\n" in text:
-        raise NoGold(
+        raise NoAnswer(
             rf"{row.where}, column {name}: expected an answer, or one behind '####' or in "
             rf"\boxed{{...}}; got {text!r:.40}"
         )
@@ -144,5 +155,5 @@ def _listed(text: str) -> Any:
 def _after_hashes(row: Row, name: str, value: str) -> str:
     gold = value.rpartition("####")[2].strip()
     if not gold:
-        raise ValueError(f"{row.where}, column {name}: expected the answer behind '####'")
+        raise NoAnswer(f"{row.where}, column {name}: expected the answer behind '####'")
     return gold.replace(",", "") if _THOUSANDS.fullmatch(gold) else gold

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from envs.datasets import Row, load_rows, name_of
+from envs.datasets import NoAnswer, Row, load_rows, name_of
 from envs.datasets.splits import Dataset, arrange
 from envs.datasets.verl import is_verl, report_own_prompts
 from envs.math.answer_format import asks_for_answer
 from envs.math.gold_answers import unverifiable
-from envs.math.layouts import NoGold, task_of, unwrapped
+from envs.math.layouts import task_of, unwrapped
 from envs.math.task import MathTask
 
 OWN_INSTRUCTIONS = "question=prompt ground_truth=reward_model.ground_truth"
@@ -35,7 +35,8 @@ def load_problems(source: str, columns: str = "") -> Dataset[MathTask]:
 def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask]:
     """The problems of rows that are already loaded; see :func:`load_problems`.
 
-    Rows whose gold answer cannot be verified are left out. ``Dataset.split`` reports their number.
+    Rows without a gold answer, or with one that cannot be verified, are left out.
+    ``Dataset.split`` reports their number.
 
     Raises:
         ValueError: as :func:`load_problems`, or no row has a gold answer.
@@ -46,7 +47,7 @@ def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask
         num_rows += 1
         try:
             task = task_of(row)
-        except NoGold as error:
+        except NoAnswer as error:
             without.append((row, row.where, str(error)))
             continue
         own_prompt = is_verl(given) and asks_for_answer(task.question)
@@ -58,8 +59,6 @@ def problems_from(rows: Iterable[Row], source: str = "rows") -> Dataset[MathTask
         if task.answer in bad
     ]
     found = [one for one in found if one[2].answer not in bad]
-    if without and not found:
-        raise NoGold(without[0][2])
     num_own = sum(task.own_prompt for _, _, task in found)
     report_own_prompts(num_own, num_rows, source, "math-v0", OWN_INSTRUCTIONS)
     return arrange(found, source, num_rows, without)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from envs.datasets import Row, load_rows, name_of
+from envs.datasets import Row, is_empty, load_rows, name_of
 from envs.datasets.splits import Dataset, arrange
 from envs.reference.task import ReferenceTask
 
 REFERENCES = ("reference", "reference_answer", "answer")
-"""Columns that may hold the reference. The first that a row has is used."""
+"""Columns that may hold the reference. The first that is not empty is used."""
 
 
 @cache
@@ -29,25 +29,31 @@ def load_questions(source: str, columns: str = "") -> Dataset[ReferenceTask]:
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Dataset[ReferenceTask]:
     """The questions of rows that are already loaded; see :func:`load_questions`.
 
+    Rows without a reference are left out.
+
     Raises:
         ValueError: as :func:`load_questions`.
     """
-    found = []
+    found, without = list[tuple[Row, str, ReferenceTask]](), list[tuple[Row, str, str]]()
     for row in rows:
         if "question" not in row.columns:
             raise ValueError(
                 f"{row.where}: no column 'question'; it has {', '.join(row.columns) or 'none'}; "
                 f'name yours by env.columns="question=COLUMN reference=COLUMN"'
             )
-        task = ReferenceTask(_text(row, "question"), _text(row, _reference_column(row)))
-        found.append((row, task.question, task))
-    return arrange(found, source)
+        question, column = _text(row, "question"), _reference_column(row)
+        if is_empty(row.columns[column]):
+            reason = f"{row.where}, column {column}: expected a text, got {row.columns[column]!r}"
+            without.append((row, question, reason))
+        else:
+            found.append((row, question, ReferenceTask(question, _text(row, column))))
+    return arrange(found, source, len(found) + len(without), without)
 
 
 def _reference_column(row: Row) -> str:
-    for column in REFERENCES:
-        if column in row.columns:
-            return column
+    columns = [column for column in REFERENCES if column in row.columns]
+    if columns:
+        return next((column for column in columns if not is_empty(row.columns[column])), columns[0])
     raise ValueError(
         f"{row.where}: no column with a reference answer ({', '.join(REFERENCES)}); it has "
         f"{', '.join(row.columns)}; name yours by "

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from envs.datasets import Row, load_rows, name_of
+from envs.datasets import NoAnswer, Row, is_empty, load_rows, name_of
 from envs.datasets.splits import Dataset, arrange
 from envs.datasets.verl import answers, is_verl, plain_row, report_own_prompts
 from envs.search.world import SearchTask
@@ -54,9 +54,10 @@ def load_questions(source: str, columns: str = "") -> Questions:
 def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
     """The questions of rows that are already loaded; see :func:`load_questions`.
 
-    Unanswerable questions (MuSiQue) are left out.
+    Unanswerable questions (MuSiQue) and rows without an answer are left out.
     """
     asked, num_rows = list[tuple[Row, str, SearchTask]](), 0
+    without = list[tuple[Row, str, str]]()
     known: dict[tuple[str, str], Passage] = {}
     for given in rows:
         num_rows += 1
@@ -68,13 +69,17 @@ def questions_from(rows: Iterable[Row], source: str = "rows") -> Questions:
         name = next((str(found[key]) for key in _IDS if found.get(key) is not None), question)
         titles = tuple(dict.fromkeys(_titles(row, found)))
         own_prompt = is_verl(given) and _says_how(question)
-        task = SearchTask(question, _answers(row, found), len(titles), titles, own_prompt)
+        try:
+            task = SearchTask(question, _answers(row, found), len(titles), titles, own_prompt)
+        except NoAnswer as error:
+            without.append((row, name, str(error)))
+            continue
         asked.append((row, name, task))
         for title, text in _paragraphs(row, found):
             known.setdefault((title, text), Passage(f"{len(known):07d}", text, title))
     num_own = sum(task.own_prompt for _, _, task in asked)
     report_own_prompts(num_own, num_rows, source, "search-qa-v0", OWN_INSTRUCTIONS)
-    return Questions(arrange(asked, source, num_rows), tuple(known.values()))
+    return Questions(arrange(asked, source, num_rows, without), tuple(known.values()))
 
 
 def _from_verl(given: Row) -> Row:
@@ -115,22 +120,18 @@ def _text(row: Row, found: Mapping[str, Any], *columns: str) -> str:
 
 
 def _answers(row: Row, found: Mapping[str, Any]) -> tuple[str, ...]:
-    answer = next(
-        (
-            found[key]
-            for key in ("golden_answers", "answer", "Answer")
-            if found.get(key) is not None
-        ),
-        None,
-    )
+    keys = [key for key in ("golden_answers", "answer", "Answer") if key in found]
+    answer = next((found[key] for key in keys if not is_empty(found[key])), None)
     if isinstance(answer, dict) and "target" in answer:
         answer = answers(answer)
     elif isinstance(answer, dict):
         answer = [answer.get("value"), *(answer.get("aliases") or ())]
     elif isinstance(answer, str):
         answer = [answer, *(found.get("answer_aliases") or ())]
+    if isinstance(answer, list):
+        answer = [text for text in answer if not is_empty(text)]
     if not (isinstance(answer, list) and answer and all(isinstance(a, str) for a in answer)):
-        raise ValueError(
+        raise (NoAnswer if keys and not answer else ValueError)(
             f"{row.where}: expected answers in column 'answer', 'Answer' or 'golden_answers': a "
             f"text, texts, or a value with aliases; got {answer!r:.40}"
         )

@@ -8,6 +8,8 @@ import pytest
 import envs
 from envs.datasets import Row
 from envs.datasets.splits import arrange, split_of
+from envs.reference.rows import questions_from as reference_rows
+from envs.search.rows import questions_from as search_rows
 
 SPLITS = ("train", "validation", "test")
 
@@ -146,3 +148,13 @@ def test_nulls_alone_name_no_split(columns):
     assert (data.named, data.carved, len(data.tasks)) == (False, None, 30)
     with pytest.raises(ValueError, match=r"split \(''\) must be one of"):
         dataset_of([rows[0] | {"split": ""}])
+
+
+@pytest.mark.parametrize("empty", [None, "", [], [""], float("nan")], ids=repr)
+def test_rows_without_an_answer_are_left_out_of_every_kind_of_question(empty):
+    for read, column in ((search_rows, "answer"), (reference_rows, "reference")):
+        texts = enumerate(["7", empty])
+        data = read([Row(f"row {i}", {"question": f"q{i}", column: text}) for i, text in texts])
+        data = getattr(data, "data", data)
+        assert (len(data.tasks), data.num_rows) == (1, 2)
+        assert data.reasons("all")[0].startswith("row 1")

@@ -189,15 +189,55 @@ def test_rows_without_an_answer_are_left_out_and_counted(caplog):
     assert said.startswith("rows: 2 of 3 rows are left out, because they cannot be tasks")
 
 
+NO_ANSWERS = [
+    *("proof", "notfound", "Proof.", r"\text{proof}", "not found", "N/A", "n/a", "NaN", "null"),
+    *("None", "", "  ", None, float("nan"), [], [""], [None], r"\boxed{proof}", "#### N/A", "####"),
+]
+
+
+@pytest.mark.parametrize("empty", NO_ANSWERS, ids=repr)
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda gold: {"problem": "p", "answer": gold, "problem_type": "Algebra"},
+        lambda gold: {"prompt": say("p"), "reward_model": {"ground_truth": gold}},
+        lambda gold: {
+            "conversations": [{"from": "human", "value": "p"}, {"ground_truth": {"value": gold}}]
+        },
+    ],
+    ids=["columns", "verl", "conversation"],
+)
+def test_a_row_that_marks_no_answer_is_left_out(empty, row, caplog):
+    data = problems_from(load_rows([row("7"), row(empty), row("8")]), f"{row} {empty}")
+    assert [task.answer for task in data.split("all")] == ["7", "8"]
+    assert data.num_rows == 3
+    [said] = caplog.messages
+    assert "1 of 3 rows are left out, because they cannot be tasks (the first: row 2" in said
+
+
+@pytest.mark.parametrize("label", ["", None, -1, "-1"])
+def test_a_choice_without_an_answer_is_left_out(label):
+    row = {"question": "q", "options": ["x", "y"]}
+    data = problems_from(load_rows([{**row, "label": 1}, {**row, "label": label}]))
+    assert [task.answer for task in data.tasks] == ["B"]
+    assert data.num_rows == 2
+
+
+def test_an_empty_column_gives_way_to_the_next():
+    row = {"problem": "p", "answer": "", "solution": r"so \boxed{7}"}
+    assert [task.answer for task in tasks(row)] == ["7"]
+
+
 def test_gold_answers_that_cannot_be_verified_are_found_at_load(caplog):
     golds = [r"0.\overline{3}", "7", r"\frac{1}{0}", r"\frac{3}{", r"\frac{\pi}{3}", r"\angle ABC"]
+    golds += [r"10^{-2}\%", r"A \cup B", r"\{x | x > 2\}"]
     rows = [{"problem": f"p{i}", "answer": gold} for i, gold in enumerate(golds)]
     data = problems_from(load_rows(rows))
     assert [task.answer for task in data.tasks] == ["7", r"\frac{\pi}{3}", r"\angle ABC"]
-    assert data.num_rows == 6
+    assert data.num_rows == 9
     data.split("all")
     [said] = caplog.messages
-    assert said.startswith("rows: 3 of 6 rows are left out, because they cannot be tasks")
+    assert said.startswith("rows: 6 of 9 rows are left out, because they cannot be tasks")
     assert r"row 1: math-verify cannot read the gold answer '0.\\overline{3}'" in said
 
 
@@ -227,7 +267,6 @@ def test_only_doubtful_gold_answers_cost_a_process(monkeypatch):
         r"0.\overline{3}",
         r"0.\dot{3}",
         "x^2+",
-        r"\frac{3}{",
         "-",
         "1/0",
         "()",
