@@ -21,6 +21,7 @@ import numpy as np
 from envs.base import author_calls
 from envs.base.deadlines import bounded
 from envs.base.loop import loop_thread
+from envs.base.loop_watch import watch_loop
 from envs.base.progress import Progress, not_a_text
 from envs.base.services import ServiceLease, ServiceOpener
 from envs.base.spaces import Unicode
@@ -89,9 +90,6 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     tool_tap: ToolTap = ToolTap()
     """Records the calls of tools, or answers them from a record; see ``envs.record``."""
 
-    _turn_is_async: ClassVar[bool] = False
-    """Whether ``turn`` is async. A call of an async ``turn`` cannot block."""
-
     state: StateT
     """The episode's state: data that can be pickled. ``begin`` sets it, ``turn`` changes it."""
 
@@ -112,9 +110,6 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
         opener = ServiceOpener(kind.__name__, functools.partial(kind.open_services, options))
         self._lease = ServiceLease(opener, services)
         self._progress: Progress | None = None
-
-    def __init_subclass__(cls) -> None:
-        cls._turn_is_async = inspect.iscoroutinefunction(cls.turn)
 
     # ---- methods that a subclass defines ---------------------------------------------------
 
@@ -229,7 +224,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
     ) -> tuple[str, dict[str, Any]]:
         """Asynchronous form of :meth:`reset`; runs on the caller's event loop."""
         task = self._start(seed, options)
-        observation = author_calls.call(self.begin, task, self, self.blocking)
+        watch_loop()
+        observation = author_calls.call(self.begin, task, self.blocking)
         if not isinstance(observation, str) and inspect.isawaitable(observation):
             observation = await bounded(observation, self, self.options.step_timeout_s)
         return self._started(observation)
@@ -241,10 +237,8 @@ class TextEnv(gymnasium.Env[str, str], Generic[TaskT, StateT]):
             raise self._out_of_order()
         act = _plain(Action, action) if type(action) is str else as_action(self, action)
         progress.over = True
-        if self._turn_is_async:
-            reply = self.turn(act)
-        else:
-            reply = author_calls.call(self.turn, act, self, self.blocking)
+        watch_loop()
+        reply = author_calls.call(self.turn, act, self.blocking)
         if type(reply) is not Reply and inspect.isawaitable(reply):
             reply = await bounded(reply, self, self.options.step_timeout_s)
         return progress.settle(reply, self.options.max_turns, self)

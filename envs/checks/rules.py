@@ -18,6 +18,8 @@ from envs.checks.rewards import floor, gold, low_floor, rewards
 from envs.checks.tools import tools
 
 RULES: dict[str, Callable[[Probe], Iterator[str]]] = {
+    # First: the other rules take long if a turn blocks.
+    "free loop": free_loop,
     "types": types,
     "determinism": determinism,
     "splits": splits,
@@ -38,7 +40,6 @@ RULES: dict[str, Callable[[Probe], Iterator[str]]] = {
     "side by side": side_by_side,
     "faces": faces,
     "gymnasium": gymnasium_check,
-    "free loop": free_loop,
     "close": close,
 }
 """Every rule by name."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from agents.agent import Agent, ContextFull
 from agents.policy import PolicyFailure
+from envs.base.loop_watch import held_account
 from envs.env import TextEnv
 from envs.episode import Action, EnvFailure, StopReason
 from envs.record import Recorder
@@ -110,6 +111,7 @@ class Episode:
         name = f"{self.context.options.split} task {self.task}, member {self.member}"
         doing = activities.doing(ROLLOUT, name, ENVIRONMENT)
         with acting_for(self.session), doing as self._activity:
+            held_account.set(self._activity)
             trajectory = await self._play()
         self.context.played(self.task, self.member, trajectory)
         return trajectory
@@ -171,6 +173,11 @@ class Episode:
                 unclosed = await self._close(attempt.env)
         return failure or unclosed
 
+    def _clock(self) -> float:
+        """Seconds that pass unless another episode's code holds the event loop."""
+        held_by_others = self.context.activities.held_s - self._activity.held_s
+        return time.perf_counter() - held_by_others
+
     def _waited_for(self) -> str:
         """Name of the component for which the episode waits now."""
         return _NAMES[self._activity.state]
@@ -223,21 +230,21 @@ class Episode:
                     self.starts.append(await attempt.fork(replace(trajectory)))
             self._activity.enter(QUEUE)
             await context.services_ready()
-            asked = time.perf_counter()
+            asked = self._clock()
             partner = env.role in attempt.partners
             agent = attempt.partners[env.role] if partner else attempt.agents[env.role]
             try:
                 action = await (self._asked(agent, env.role) if partner else self._sampled(agent))
             except ContextFull:
                 return _truncate(trajectory, StopReason.CONTEXT_FULL)
-            answered = time.perf_counter()
+            answered = self._clock()
             attempt.record_segments()
             attempt.recorder.turn += 1
             with self._blamed():
                 result = await env.astep(action)
-                env_s = time.perf_counter() - answered
                 turn = turn_of(agent, action, result, partner=partner)
-                turn.generate_s, turn.env_s = answered - asked, env_s
+                turn.generate_s = max(0.0, answered - asked)
+                turn.env_s = max(0.0, self._clock() - answered)
                 trajectory.turns.append(turn)
             if result.terminated:
                 trajectory.terminated = True

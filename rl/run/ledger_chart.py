@@ -20,6 +20,7 @@ _COLOURS = {
     "sampling": "#dbe6ea",
     "learn": "#90323d",
     "sync": "#c46a4a",
+    "held": "#b04f6f",
     "idle": "#e8e8e8",
 }
 _OTHERS = ("#7b8f6a", "#a3b18a", "#588157", "#b5a27c", "#8d99ae")

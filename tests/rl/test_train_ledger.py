@@ -45,3 +45,52 @@ def test_the_parts_of_each_lane_add_up_to_the_wall_time(words, tmp_path, monkeyp
     if staleness == 0:  # Nothing is played while something is learned.
         assert all(r["time/rollout/idle"] >= 0.9 * r["time/learner/learn"] for r in steps)
     assert (out / "ledger.png").read_bytes().startswith(b"\x89PNG")
+
+
+BLOCKING = """
+import asyncio
+import time
+
+import envs
+
+
+class MyEnv(envs.TextEnv[int, int]):
+    def __init__(self, options, services=None):
+        super().__init__(options, range(8), services)
+
+    def begin(self, task):
+        return str(task % 3)
+
+    {turn}
+        {work}
+        return envs.finish({{"right": float(action == "1")}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("turn", "work", "named"),
+    [
+        ("def turn(self, action):", "time.sleep(0.15)", True),
+        ("async def turn(self, action):", "time.sleep(0.15)", True),
+        ("async def turn(self, action):", "await asyncio.sleep(0.15)", False),
+    ],
+    ids=["plain", "async", "awaits"],
+)
+@pytest.mark.usefixtures("without_charts")
+def test_seconds_in_which_an_environment_holds_the_loop_are_the_environments(
+    words, tmp_path, caplog, turn, work, named
+):
+    (tmp_path / "my_env.py").write_text(BLOCKING.format(turn=turn, work=work))
+    settings = {"env": f"{tmp_path}/my_env.py:MyEnv", "steps": 1, "prompts": 4, "group_size": 2}
+    assert main(words(tmp_path / "run", eval__tasks=0, **settings)) == 0
+    (step,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    warnings = [m for m in caplog.messages if "my_env.py:16 in MyEnv.turn held the event lo" in m]
+    assert len(warnings) == named
+    if named:
+        assert step["time/rollout/environment"] > 0.9 * 8 * 0.15
+        assert step["time/rollout/generate"] < 0.3 * 8 * 0.15
+        assert step["time/policy/generate"] < 0.3 * 8 * 0.15
+        assert step["time/policy/held"] > 0.5 * 8 * 0.15
+    else:
+        assert step["time/learner/sampling"] < 3 * 0.15
+        assert "time/policy/held" not in step

@@ -27,6 +27,9 @@ OPEN = "open"
 GENERATE, ENVIRONMENT, TOOL, QUEUE = "generate", "environment", "tool", "queue"
 PARTNER = "partner"
 """States of an episode. In the last one, it waits for another model that plays a role."""
+HELD = "held"
+"""State of the policy while an environment's code holds the event loop: nobody reads its answers.
+"""
 Count = Callable[[str, int, int], None]
 """Progress callback: a name, the number done, and the total."""
 _LANES = {ROLLOUT: (), LEARNER: (), POLICY: ("sync", GENERATE)}
@@ -49,13 +52,15 @@ class Waiting:
 class Activity:
     """A running activity; created by :meth:`Activities.doing`."""
 
-    __slots__ = ("_all", "_share", "give_up", "lane", "name", "since", "state")
+    __slots__ = ("_all", "_share", "give_up", "held_s", "lane", "name", "since", "state")
 
     def __init__(self, everything: Activities, lane: str, name: str, state: str) -> None:
         self._all = everything
         self.lane, self.name, self.state = lane, name, state
         self.since = 0.0
         self._share = 0.0
+        self.held_s = 0.0
+        """Seconds for which its code held the event loop."""
         self.give_up: Callable[[], None] | None = None
         """Cancels the current attempt, so that it restarts. Called on the event loop. None if the
         activity cannot restart."""
@@ -68,6 +73,10 @@ class Activity:
     def was(self, state: str, seconds: float) -> None:
         """Move ``seconds`` of the time since the last change of state to ``state``."""
         self._all.correct(self, state, seconds)
+
+    def held(self, seconds: float) -> None:
+        """Count the last seconds for this activity alone: its code held the event loop."""
+        self._all.count_held(self, seconds)
 
 
 class ActivitiesElsewhere(Protocol):
@@ -113,6 +122,8 @@ class Activities:
         self._progress = (now, "the start")
         self.elsewhere: ActivitiesElsewhere | None = None
         """The activities of other processes, if there are some."""
+        self.held_s = 0.0
+        """Seconds for which the code of an activity held the event loop, outside of the policy."""
         self.closed_at = now
         """Time of the last start or end of an activity in ``CLOSE``."""
 
@@ -169,6 +180,20 @@ class Activities:
             lane.change(now, None, None)
             own = (lane.share - activity._share) * min(1.0, max(0.0, seconds) / lasted)
             lane.move(activity.state, state, own)
+
+    def count_held(self, activity: Activity, seconds: float) -> None:
+        """Count the last seconds for one activity alone; see :meth:`Activity.held`."""
+        with self._lock:
+            now, state = self._clock(), activity.state
+            generates = state == GENERATE  # The policy's own code held the loop.
+            if not generates:
+                self.held_s += seconds
+                activity.held_s += seconds
+            for name, lane in self._lanes.items():
+                if name == activity.lane:
+                    lane.hold(now, state, seconds)
+                elif not generates:
+                    lane.hold(now, HELD, seconds, only=GENERATE)
 
     def progressed(self, what: str) -> None:
         """Record progress: for example, an episode ended or a micro-batch was learned."""

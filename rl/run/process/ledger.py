@@ -48,6 +48,21 @@ class Lane:
         self._seconds[before] -= moved
         self._seconds[after] += moved
 
+    def hold(self, now: float, state: str, seconds: float, only: str = "") -> None:
+        """Reassign the last ``seconds``, in which no activity changed its state, to ``state``.
+
+        Args:
+            now: the time.
+            state: the state of the activity that let no other go on.
+            seconds: seconds until ``now``.
+            only: reassign only the seconds of this state, if given.
+        """
+        self._pass(now)
+        self.share -= seconds / max(1, self._running.total())
+        for before, share in self._shares().items():
+            if only in ("", before):
+                self.move(before, state, seconds * share)
+
     def take(self, now: float) -> dict[str, float]:
         """Seconds in each state since the last call.
 
@@ -60,15 +75,15 @@ class Lane:
 
     def _pass(self, now: float) -> None:
         passed, self._now = now - self._now, now
+        shares = self._shares()
+        self.share += passed / max(1, self._running.total())
+        for state, share in (shares or {IDLE: 1.0}).items():
+            self._seconds[state] += passed * share
+
+    def _shares(self) -> dict[str, float]:
+        """The share of each state in an instant; empty without activities."""
         total = self._running.total()
-        if total == 0:
-            self._seconds[IDLE] += passed
-            return
-        self.share += passed / total
         first = next((state for state in self._precedence if self._running[state]), None)
         if first is not None:
-            self._seconds[first] += passed
-            return
-        for state, count in self._running.items():
-            if count:
-                self._seconds[state] += passed * count / total
+            return {first: 1.0}
+        return {state: count / total for state, count in self._running.items() if count}

@@ -3,12 +3,12 @@
 
 (() => {
   const {h} = view;
-  const ORDER = ["generate", "environment", "tool", "partner", "queue", "sampling", "learn", "sync", "reward", "write", "validate", "save", "callbacks", "restart", "idle"];
+  const ORDER = ["generate", "environment", "tool", "partner", "queue", "held", "sampling", "learn", "sync", "reward", "write", "validate", "save", "callbacks", "restart", "idle"];
   const LANES = {rollout: "Episodes", learner: "The learner's loop", policy: "The policy"};
   const MEANING = {
     rollout: "What the episodes under way did. They share each second equally.",
     learner: "What the training loop did. “sampling” is the wait for episodes.",
-    policy: "Whether the policy generated or received weights.",
+    policy: "Whether the policy generated or received weights. In “held”, an environment held the event loop.",
   };
 
   view.timelinePage = async (main, [run]) => {

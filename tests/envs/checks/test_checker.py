@@ -511,8 +511,24 @@ def free_loop(kind: type[PasswordEnv], *tasks: int) -> tuple[list[str], float]:
 def test_a_turn_that_holds_the_loop_is_timed():
     (finding,), block_s = free_loop(Sleeper)
     assert finding.startswith("task 0, gold: the event loop was not free for ")
-    assert f"in each of {MAX_TRIES} episodes" in finding
+    assert "test_checker.py:" in finding
+    assert f" in Sleeper.turn, in each of {MAX_TRIES} episodes" in finding
     assert block_s >= 0.24
+
+
+def test_blocking_is_named_if_other_rules_fail_or_are_not_over():
+    class Slow(Sleeper):
+        async def turn(self, action: envs.Action) -> Reply:
+            return super().turn(f"{action}")
+
+        def begin(self, task):
+            return f"{super().begin(task)} {random.random()}"
+
+    with pytest.raises(CheckFailed) as error:
+        check_env(Slow(PasswordOptions()), num_tasks=1, max_rule_s=2.0)
+    found = by_rule(error.value)
+    assert "held at" in found["free loop"][0]
+    assert any("not over after 2 s" in finding for rule in found.values() for finding in rule)
 
 
 def test_blocking_in_a_thread_leaves_the_loop_free():

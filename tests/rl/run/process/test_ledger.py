@@ -182,3 +182,34 @@ def test_progress_comes_from_reports_and_sources(activities, clock):
     clock.now += 1
     assert activities.last_progress() == (1.0, "the policy")
     assert activities.component_status() == {"thread": "computes"}
+
+
+def test_held_seconds_are_those_of_the_holder_alone(activities, clock):
+    with (
+        activities.doing(ROLLOUT, "a", "environment") as holder,
+        activities.doing(ROLLOUT, "b", GENERATE) as waiting,
+        activities.busy(POLICY, GENERATE),
+    ):
+        clock.now += 6  # 1 s of it free, then 5 s held
+        holder.held(5.0)
+        clock.now += 2
+        waiting.was(QUEUE, 8.0)  # all of its own: half a second of the first and of each other
+    taken = activities.take()
+    assert taken["time/rollout/environment"] == pytest.approx(0.5 + 5 + 1)
+    assert taken["time/rollout/queue"] == pytest.approx(0.5 + 1)
+    assert taken["time/rollout/generate"] == 0.0
+    assert (taken["time/policy/held"], taken["time/policy/generate"]) == (5.0, 3.0)
+    assert (activities.held_s, holder.held_s, waiting.held_s) == (5.0, 5.0, 0.0)
+
+
+def test_a_policy_that_holds_the_loop_generates(activities, clock):
+    with (
+        activities.doing(ROLLOUT, "a", GENERATE) as holder,
+        activities.doing(ROLLOUT, "b", "environment"),
+        activities.busy(POLICY, GENERATE),
+    ):
+        clock.now += 4
+        holder.held(4.0)
+    taken = activities.take()
+    assert (taken["time/rollout/generate"], taken["time/policy/generate"]) == (4.0, 4.0)
+    assert activities.held_s == 0.0

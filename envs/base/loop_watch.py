@@ -1,0 +1,217 @@
+"""Watches event loops: which code holds a loop, for how long, and at which line.
+
+While code runs on a loop without awaiting, no other episode goes on. A thread asks each watched
+loop for a sign of life. If the loop is late, the thread reads the stack of the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import sys
+import threading
+import time
+from collections import Counter, deque
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+TICK_S = 0.02
+"""Seconds between two signs of life."""
+LATE_S = 0.05
+"""Seconds without a sign of life from which a loop counts as held."""
+HELD_S, WINDOW_S = 1.0, 5.0
+"""Code that held a loop for more than ``HELD_S`` of the last ``WINDOW_S`` seconds is named."""
+_UNUSED_S = 60.0
+"""The thread ends after this many seconds in which no environment was called."""
+_HOME = Path(__file__).resolve().parents[2]
+_OWN = tuple(f"{_HOME / name}{os.sep}" for name in ("tools", "envs", "agents", "rl"))
+_ENVIRONMENT = str(_HOME / "envs" / "env.py")
+"""The file whose functions call an environment's ``begin`` and ``turn``."""
+_TOOL = str(_HOME / "tools" / "function.py")
+_STDLIB = f"{Path(os.__file__).resolve().parent}{os.sep}"
+_USERS, _INSTALLED, _TURNWISES, _PYTHONS = range(4)
+"""Authors of code."""
+_RUN_HANDLE = asyncio.Handle._run.__code__
+
+
+class Account(Protocol):
+    """Receives the seconds for which code of its episode held the loop."""
+
+    def held(self, seconds: float) -> None:
+        """Count seconds. Another thread than the loop's calls it while the loop is held."""
+        ...
+
+
+held_account: ContextVar[Account | None] = ContextVar("held_account", default=None)
+"""The account of the episode that a task plays."""
+
+
+class LoopWatch:
+    """A thread that watches the running event loop.
+
+    Args:
+        loop: the loop of the calling thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.used_at = time.monotonic()
+        """Time of the last call of an environment."""
+        self.last = ""
+        """File, line and function of the code that held the loop last."""
+        self._ident = threading.get_ident()
+        self._asked_at = self._counted_at = self.used_at
+        self._asked = False
+        self._recent: deque[_Hold] = deque()
+        """The holds of the last ``WINDOW_S``."""
+        self._named: set[CodeType] = set()
+        self._thread = threading.Thread(target=self._watch, name="turnwise-watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still watches."""
+        return self._thread.is_alive()
+
+    def _answer(self) -> None:
+        """The sign of life. Called on the loop."""
+        self._asked = False
+
+    def _watch(self) -> None:
+        while self.loop.is_running():
+            now = time.monotonic()
+            if not self._asked:
+                if now - self.used_at > _UNUSED_S:
+                    return
+                self._asked, self._asked_at, self._counted_at = True, now, now
+                try:
+                    self.loop.call_soon_threadsafe(self._answer)
+                except RuntimeError:
+                    return  # The loop was closed.
+            elif now - self._asked_at > LATE_S:
+                self._count(now)
+            time.sleep(TICK_S)
+
+    def _count(self, now: float) -> None:
+        """Count the seconds since the last call for the code that holds the loop."""
+        seconds, self._counted_at = now - self._counted_at, now
+        account, frames = _holding(sys._current_frames().get(self._ident))
+        if account is not None:
+            account.held(seconds)
+        if not frames:
+            return
+        author = min(_author(frame) for frame in frames)
+        written = [frame for frame in frames if _author(frame) == author]
+        self.last = _position(written[0])
+        # An import holds the loop only once, and rl.rollout.context names a slow constructor.
+        imports = any(frame.f_code.co_filename.startswith("<frozen") for frame in frames)
+        if not imports and written[-1].f_code.co_name != "__init__":
+            hold = _Hold(now, seconds, written[-1].f_code, self.last, _remedy(frames))
+            self._recent.append(hold)
+            self._name(hold)
+
+    def _name(self, last: _Hold) -> None:
+        """Log where the function of ``last`` holds the loop, once, if it does so for long."""
+        while self._recent[0].at < last.at - WINDOW_S:
+            self._recent.popleft()
+        seconds: Counter[tuple[str, str]] = Counter()
+        for hold in self._recent:
+            if hold.entry is last.entry:
+                seconds[hold.position, hold.remedy] += hold.seconds
+        total = seconds.total()
+        if total <= HELD_S or last.entry in self._named:
+            return
+        self._named.add(last.entry)
+        (position, remedy), _ = seconds.most_common(1)[0]
+        logger.warning(
+            "%s held the event loop, and all other episodes, for %.1f of the last %g s: %s",
+            *(position, total, WINDOW_S, remedy),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """A time in which code held the loop."""
+
+    at: float
+    seconds: float
+    entry: CodeType
+    """The author's outermost function."""
+    position: str
+    """The author's innermost line."""
+    remedy: str
+
+
+class _Watched(threading.local):
+    watch: LoopWatch | None = None
+
+
+_watched = _Watched()
+
+
+def watch_loop() -> LoopWatch:
+    """The watch of the running loop, which is started if necessary."""
+    watch, loop = _watched.watch, asyncio.get_running_loop()
+    if watch is None or watch.loop is not loop or not watch.alive:
+        watch = _watched.watch = LoopWatch(loop)
+    watch.used_at = time.monotonic()
+    return watch
+
+
+def _holding(innermost: FrameType | None) -> tuple[Account | None, list[FrameType]]:
+    """What the loop of a thread does, by the thread's stack.
+
+    Returns:
+        The account of the running callback, and the frames of an episode's code, the innermost
+        first; None and no frames if the loop waits.
+    """
+    frames, frame = list[FrameType](), innermost
+    while frame is not None and frame.f_code is not _RUN_HANDLE:
+        frames.append(frame)
+        frame = frame.f_back
+    if frame is None:
+        return None, []  # It waits for events, or for a processor after the wait.
+    context: Context | None = getattr(frame.f_locals.get("self"), "_context", None)
+    account = None if context is None else context.get(held_account)
+    calls = [n for n, frame in enumerate(frames) if frame.f_code.co_filename == _ENVIRONMENT]
+    if calls:
+        return account, frames[: calls[-1]]
+    if account is None:
+        return None, []
+    return account, [frame for frame in frames if _author(frame) == _USERS]
+
+
+def _remedy(frames: list[FrameType]) -> str:
+    """How the function with these frames can leave the loop free."""
+    for called, caller in pairwise(frames):
+        if caller.f_code.co_filename == _TOOL and not called.f_code.co_flags & inspect.CO_COROUTINE:
+            return "make it async and await there, or give the tool blocking=True"
+    if any(frame.f_code.co_flags & inspect.CO_COROUTINE for frame in frames):
+        return "await there, and call blocking code by asyncio.to_thread"
+    return "make it async and await there, or set blocking = True in the environment's class"
+
+
+def _position(frame: FrameType) -> str:
+    """File, line and function of a frame."""
+    path = Path(frame.f_code.co_filename)
+    with contextlib.suppress(OSError, ValueError):
+        path = path.relative_to(Path.cwd())
+    return f"{path}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
+
+def _author(frame: FrameType) -> int:
+    """The author of the code of a frame."""
+    file = frame.f_code.co_filename
+    if file.startswith(_OWN):
+        return _TURNWISES
+    if "site-packages" in file or "dist-packages" in file:
+        return _INSTALLED
+    return _PYTHONS if file.startswith((_STDLIB, "<frozen")) else _USERS
