@@ -24,6 +24,7 @@ from rl.run.process.activity import CLOSE, LEARNER, OPEN, Activities
 from rl.run.process.closing import exit_process, run_in_time
 from rl.run.process.command import run_command
 from rl.run.process.host import COMMAND, Host
+from rl.run.process.state import restore_finished
 from rl.run.splits import check_splits, check_warm_start
 from rl.settings.parsing.files import as_values
 from rl.settings.parsing.plain import to_plain, without_secrets
@@ -59,6 +60,11 @@ class Outcome:
     no_gradient: NoGradient | None = None
     """The steps whose rewards gave no gradient."""
 
+    def __str__(self) -> str:
+        """The number of steps, and success on test tasks."""
+        tested = "" if self.after is None else f", success on test tasks {self.after}"
+        return f"{self.step} steps{tested}; a larger steps or max_seconds continues"
+
 
 async def train(
     config: TrainConfig, host: Host = COMMAND, callbacks: Sequence[Callback] = ()
@@ -82,6 +88,10 @@ async def _train(config: TrainConfig, host: Host, callbacks: Sequence[Callback])
     folder = RunFolder(run_path(config.out, config, config.algo.name), config)
     with folder.held(), Display(title, config.steps) as display:
         display.report(f"run folder: {folder.path}")
+        finished = folder.finished()
+        if finished is not None and (outcome := _nothing_to_do(config, folder, finished)):
+            display.report(f"already finished: {outcome}")
+            return outcome
         _check(config, display.report)
         tracker = _tracker(config, folder, display, callbacks)
         # These load torch; `--help`, a mistyped key and the first line do not wait for it.
@@ -93,7 +103,10 @@ async def _train(config: TrainConfig, host: Host, callbacks: Sequence[Callback])
         outcome, ahead = Outcome(folder.path), config.staleness > 0
         activities = Activities(on_count=display.count)
         async with (
-            Watchdog(activities, folder.path, config, display.report, host) as watchdog,
+            Watchdog(
+                *(activities, folder.path, config, display.report, host),
+                finished_step=None if finished is None else finished["steps"],
+            ) as watchdog,
             tracker,
             open_runtime(config, display.report, folder.logs, ahead, activities) as runtime,
             Trainer(config, folder, runtime) as trainer,
@@ -126,6 +139,24 @@ async def _train(config: TrainConfig, host: Host, callbacks: Sequence[Callback])
             await _end(trainer, interrupt, outcome, title, tracker)
             watchdog.finished = outcome.finished
     return outcome
+
+
+def _nothing_to_do(
+    config: TrainConfig, folder: RunFolder, result: Mapping[str, Any]
+) -> Outcome | None:
+    """The outcome of a finished run that has neither a step nor a test left, or None."""
+    from rl.run.metrics.no_gradient import causes_in, no_gradient_of
+
+    step = int(result["steps"])
+    more = step < config.steps and not 0 < config.max_seconds <= result["seconds"]
+    tested = folder.last_test(step)
+    if more or (config.eval.test_tasks and tested is None):
+        return None
+    restore_finished(folder.path, step)
+    if folder.backup is not None:
+        folder.backup.copy(max(folder.checkpoints.glob("step-*"), default=None))
+    causes = no_gradient_of(causes_in(folder.read_metrics()))
+    return Outcome(folder.path, step, finished=True, after=tested, no_gradient=causes)
 
 
 def _tracker(
@@ -283,7 +314,9 @@ async def _end(
     outcome.no_gradient = no_gradient_of(causes_in(records))
     if outcome.no_gradient.count:
         tracker.report(str(outcome.no_gradient))
-    result = _result(trainer, outcome, records)
+    # A finished run that was asked to stop before a further step stays finished.
+    former = trainer.folder.finished() if interrupt.asked else None
+    result = former or _result(trainer, outcome, records)
     trainer.folder.write_result(result)
     images = {name: trainer.folder.path / f"{name}.png" for name in ("curve", "ledger")}
     draw_curve(records, images["curve"], title)

@@ -10,6 +10,7 @@ run.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,8 @@ async def _fit(config: TrainConfig, job: Job[Any], callbacks: Sequence[Callback]
 
     with discard_if_refused(run_path(config.out, config, config.algo.name)):
         outcome = await train(config, job, callbacks)
-    return read_run(outcome.folder)
+    # A finished run that was stopped before a further step is finished in its folder only.
+    return replace(read_run(outcome.folder), finished=outcome.finished)
 
 
 def _stopped_or_not(run: Run) -> Run:

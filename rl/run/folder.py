@@ -179,6 +179,15 @@ class RunFolder:
         """Write the run's result."""
         self._write_json("result.json", result)
 
+    def finished(self) -> dict[str, Any] | None:
+        """The content of result.json if the run finished and no later step was recorded."""
+        try:
+            result = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+            done = bool(result["finished"]) and result["steps"] >= self.read_metrics()[-1]["step"]
+        except (OSError, ValueError, TypeError, KeyError, IndexError):
+            return None
+        return result if done else None
+
     def _check_same_run(self, config: TrainConfig) -> None:
         """Check that only settings in :data:`MAY_CHANGE` differ from those of the folder's run.
 

@@ -10,7 +10,8 @@ import json
 import os
 import platform
 import time
-from dataclasses import asdict, dataclass, field, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +78,25 @@ class RunState:
     """What went wrong, and what the watchdog did about it."""
     exit_code: int | None = None
     """Exit code of the process, if it was written before the process ended; otherwise None."""
+    finished_step: int | None = None
+    """Number of steps after which the run had finished, if this process continues a finished run.
+    """
     namespace: str = ""
     """PID namespace of the process, or "" if unknown. Each container on a host may have its own."""
 
     @property
     def verdict(self) -> str:
-        """The run's state, or :data:`DEAD` or :data:`SILENT` if the process recorded no end."""
+        """The run's state, or :data:`DEAD` or :data:`SILENT` if the process recorded no end.
+
+        A finished run stays finished if a later process made no further step.
+        """
         if self.state in OVER or (self.state == STALLED and self.exit_code is not None):
             return self.state
         if self.alive:
             return self.state
-        return DEAD if self.visible else SILENT
+        if not self.visible:
+            return SILENT
+        return FINISHED if self.step == self.finished_step else DEAD
 
     @property
     def visible(self) -> bool:
@@ -117,6 +126,15 @@ def write_state(folder: Path, state: RunState) -> None:
     record = {_FILE_KEYS.get(key, key): value for key, value in asdict(state).items()}
     partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     partial.replace(folder / FILE)
+
+
+def restore_finished(folder: Path, step: int) -> None:
+    """Correct the status of a run that finished after ``step``, if a later process changed it."""
+    with suppress(UsageError, OSError):  # An earlier version wrote none.
+        state = read_state(folder)
+        if state.state != FINISHED:
+            done = replace(state, state=FINISHED, step=step, steps=step, message="", exit_code=None)
+            write_state(folder, done)
 
 
 def read_state(folder: Path) -> RunState:

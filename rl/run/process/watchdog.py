@@ -54,6 +54,8 @@ class Watchdog:
             ``close_s``.
         report: called with a line for the user.
         host: ends a run that cannot be closed normally.
+        finished_step: number of steps after which the run had finished, if it continues a finished
+            run. Without a further step, it stays finished.
 
     Raises:
         RunStalled: the run made no progress and was closed normally. If it cannot be closed, the
@@ -67,6 +69,7 @@ class Watchdog:
         config: TrainConfig,
         report: Callable[[str], None],
         host: Host = COMMAND,
+        finished_step: int | None = None,
     ) -> None:
         self._activities = activities
         self._folder = folder
@@ -84,7 +87,8 @@ class Watchdog:
         self._message = ""
         self._recoveries = 0
         self._unwritable = False
-        self.step = 0
+        self._finished_step = finished_step
+        self.step = finished_step or 0
         """Number of steps that are done."""
         self.finished = False
         """Whether the run ended after all its steps, or after as many as max_seconds allowed."""
@@ -261,13 +265,17 @@ class Watchdog:
         self._host.end(code, self._message)
 
     def _write(self, state: str, code: int | None = None) -> None:
-        now = self._written = time.monotonic()
+        steps, now = self._steps, time.monotonic()
+        self._written = now
+        ended = state in (states.INTERRUPTED, states.FAILED) or code is not None
+        if ended and self.step == self._finished_step:
+            state, code, steps = states.FINISHED, None, self.step
         progress_s, progress = self._activities.last_progress()
         waits = self._activities.waits()
         moment = RunState(
             state=states.STALLED if state == states.RUNNING and self._recovered_at else state,
             step=self.step,
-            steps=self._steps,
+            steps=steps,
             pid=os.getpid(),
             born=born_at(os.getpid()),
             host=platform.node(),
@@ -283,6 +291,7 @@ class Watchdog:
             recoveries=self._recoveries,
             message=self._message,
             exit_code=code,
+            finished_step=self._finished_step,
         )
         try:
             write_state(self._folder, moment)

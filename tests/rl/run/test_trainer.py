@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
 import os
 import resource
 import shutil
@@ -19,10 +21,14 @@ from safetensors.torch import load_file, save_file
 
 import rl.run.trainer
 import rl.runtime
+from agents.policy import PolicyFailure
+from rl.errors import RunFailure
 from rl.learner.checkpoint import load_trainer_state
 from rl.run.folder import read_jsonl
-from rl.run.process.state import read_state
+from rl.run.process.state import read_state, write_state
+from rl.status import main as status
 from rl.train import main
+from rl.viewer.runs import Run
 
 pytestmark = pytest.mark.usefixtures("without_charts")
 DETERMINISTIC = {"deterministic": "true", "env__max_turns": 2, "save_every": 1, "eval__every": 1}
@@ -230,10 +236,90 @@ def test_a_finished_run_is_tested_once(words, tmp_path, capfd):
     before = metrics(out)
     capfd.readouterr()
     assert main(words(out, steps=1, eval__test_tasks=6, resume="auto")) == 0
-    assert "already finished and tested: right " in capfd.readouterr().err
+    assert "already finished: 1 steps, success on test tasks " in capfd.readouterr().err
     assert metrics(out) == before
     assert main(words(out, steps=2, eval__test_tasks=6, resume="auto")) == 0
     assert [r["step"] for r in metrics(out) if "test/success" in r] == [0, 1, 2]
+
+
+@pytest.fixture
+def finished(words, tmp_path):
+    """The folder of a run that finished one step, and a function that continues it."""
+    out = tmp_path / "run"
+    assert main(words(out, steps=1, eval__tasks=0)) == 0
+
+    def resume(**settings):
+        return main(words(out, eval__tasks=0, resume="auto", **settings))
+
+    return out, resume
+
+
+def assert_finished(out):
+    assert status([str(out)]) == 0
+    assert json.loads((out / "result.json").read_text())["finished"] is True
+    assert Run("run", out).state()["verdict"] == "finished"
+
+
+@pytest.mark.parametrize("settings", [{"steps": 1}, {"steps": 5, "max_seconds": 0.001}])
+def test_a_finished_run_has_nothing_to_do_and_opens_nothing(finished, monkeypatch, settings):
+    out, resume = finished
+    state = read_state(out)
+    # As versions that noticed it late left it behind.
+    write_state(out, dataclasses.replace(state, state="interrupted", step=0))
+
+    def refuse(*args):
+        raise AssertionError("something was opened")
+
+    monkeypatch.setattr("rl.runtime.open_runtime", refuse)
+    monkeypatch.setattr("rl.train._check", refuse)
+    assert resume(**settings) == 0
+    assert_finished(out)
+
+
+def asked_to_stop(*args, **named):
+    os.kill(os.getpid(), signal.SIGINT)
+    return asyncio.sleep(60)
+
+
+def raises(error):
+    def raising(*args, **named):
+        raise error
+
+    return raising
+
+
+@pytest.mark.parametrize(
+    ("place", "act", "code"),
+    [
+        ("rl.runtime.open_runtime", raises(KeyboardInterrupt()), 130),
+        ("rl.runtime.open_runtime", raises(PolicyFailure("no server", retryable=False)), 1),
+        ("rl.run.trainer.Trainer.rollout", asked_to_stop, 130),
+        ("rl.run.trainer.Trainer.learn", raises(RunFailure("a rank was lost")), 1),
+    ],
+)
+def test_a_finished_run_stays_finished_without_a_further_step(
+    finished, monkeypatch, place, act, code
+):
+    out, resume = finished
+    with monkeypatch.context() as patch:
+        patch.setattr(place, act)
+        assert resume(steps=2) == code
+    assert_finished(out)
+    assert resume(steps=2) == 0
+    assert [r["step"] for r in metrics(out) if "reward" in r] == [1, 2]
+
+
+def test_a_further_step_ends_a_finished_state(finished, monkeypatch):
+    out, resume = finished
+    rollout = rl.run.trainer.Trainer.rollout
+
+    def later(self, step):
+        return rollout(self, step) if step == 2 else asked_to_stop()
+
+    monkeypatch.setattr(rl.run.trainer.Trainer, "rollout", later)
+    assert resume(steps=3) == 130
+    assert status([str(out)]) == 13
+    assert json.loads((out / "result.json").read_text())["finished"] is False
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ def test_a_written_status_is_read(tmp_path):
         ({"namespace": "pid:[1]", "written": time.time() - 900}, "silent", 15),
         ({"namespace": "", "born": "gone"}, "dead", 12),
         ({"state": "finished", "born": "gone"}, "finished", 0),
+        ({"born": "gone", "finished_step": 3}, "finished", 0),
+        ({"born": "gone", "finished_step": 2}, "dead", 12),
         ({"state": "interrupted", "born": "gone"}, "interrupted", 13),
         ({"state": "failed", "exit_code": 76, "born": "gone"}, "failed", 14),
     ],
