@@ -22,7 +22,7 @@ from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
 from rl.run.splits import check_splits, check_warm_start
 from rl.run.training_log import TrainingLog
-from rl.settings.finetuning import SFTConfig
+from rl.settings.finetuning import DEMONSTRATIONS, SFTConfig
 from rl.settings.run import run_path
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def finetune(config: SFTConfig, callbacks: Sequence[Callback] = ()) -> dic
     """
     folder = run_path(config.out, config)
     with claimed_folder(folder, ("checkpoints/last",)), Screen() as screen:
-        screen.report(f"supervised learning of {config.model} in {config.env.env_id}: {folder}")
+        screen.report(f"{_title(config)}: {folder}")
         return await _finetune(config, folder, screen, callbacks)
 
 
@@ -94,7 +94,7 @@ async def _finetune(
                 on_step=on_step,
             )
         seconds = time.monotonic() - started
-        log.draw(f"supervised learning of {config.model} in {config.env.env_id}")
+        log.draw(_title(config))
         await runtime.publish()
         after = await _test(config, runtime, screen, log, len(losses))
         await learner.save(saved)
@@ -111,18 +111,23 @@ async def _finetune(
     return result
 
 
+def _title(config: SFTConfig) -> str:
+    learned = f"on {config.data}" if config.data != DEMONSTRATIONS else f"in {config.env.env_id}"
+    return f"supervised learning of {config.model} {learned}"
+
+
 def _check_data(data: str) -> None:
     """Check the file of conversations before a model is loaded or made.
 
     Raises:
         UsageError: the file does not exist, or a line has no messages with valid roles.
     """
-    if data == "demonstrations":
+    if data == DEMONSTRATIONS:
         return
     try:
         # A tokenizer is not needed yet: it reads the conversations later.
         read_lines(
-            data, lambda row: check_roles(row["messages"]), FORMAT, instead='"demonstrations"'
+            data, lambda row: check_roles(row["messages"]), FORMAT, instead=f'"{DEMONSTRATIONS}"'
         )
     except ValueError as error:
         raise UsageError(str(error)) from error

@@ -11,10 +11,10 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rl.errors import UsageError
 from rl.files import discard_if_refused, make_folder, replace_text, writing
@@ -22,6 +22,7 @@ from rl.run.process.command import answer, report, run_command
 from rl.run.splits import check_splits
 from rl.settings.environment import ENV, EnvChoice
 from rl.settings.groups import at_least
+from rl.settings.parsing.command_line import Implies
 from rl.settings.parsing.from_python import from_python
 from rl.settings.parsing.left_out import left_out
 from rl.settings.parsing.plain import to_plain
@@ -38,7 +39,7 @@ MAY_CHANGE = (
 
 @from_python
 @dataclass(frozen=True, kw_only=True)
-class StepLabelsConfig(RunConfig):
+class StepLabelsConfig(RunConfig, Implies):
     """Label each step of a solution by the right answers that follow from it."""
 
     env: EnvChoice = field(default_factory=left_out, metadata={"choice": ENV})
@@ -56,6 +57,11 @@ class StepLabelsConfig(RunConfig):
     """Number of solutions that are labelled at the same time."""
     out: str = "runs/steps-{seed}"
     """The output folder. A command with the same settings resumes an unfinished file in it."""
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> Mapping[str, str]:
+        """The only environment."""
+        return {"env": "math"}
 
     def __post_init__(self) -> None:
         super().__post_init__()

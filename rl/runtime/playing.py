@@ -15,6 +15,7 @@ from rl.errors import UsageError
 from rl.rollout.context import EpisodeContext, EpisodeLimits, Partner
 from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import InTime
+from rl.settings.environment import NO_ENV
 from rl.settings.run import RunConfig
 
 
@@ -32,6 +33,8 @@ async def open_services(
     Raises:
         UsageError: there are sandbox servers, but the environment has no sandbox.
     """
+    if config.env.env_id == NO_ENV:
+        return {}
     options: Any = config.env.options
     if sandboxes:
         if not hasattr(options, "sandbox"):

@@ -15,6 +15,10 @@ from envs.env import EnvOptions
 from rl.settings.parsing.choice import Build, Choice
 
 
+NO_ENV = ""
+"""The id of no environment, for commands that learn from a file and play no episode."""
+
+
 @dataclass(frozen=True)
 class EnvChoice:
     """A chosen environment: its full id, and its options."""
@@ -24,6 +28,8 @@ class EnvChoice:
 
 
 def _resolve(name: str) -> tuple[type[Any], Mapping[str, Any], Build]:
+    if name == NO_ENV:
+        return EnvOptions, {}, lambda values: EnvChoice(NO_ENV, EnvOptions(**values))
     env_id = envs.resolve(name)
     options = envs.env_type(env_id).Options
     return options, {}, lambda values: EnvChoice(env_id, _with_absolute_path(options(**values)))

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rl.cluster.settings import CLUSTER, ClusterChoice
 from rl.credit.options import Reduction
 from rl.learner.registration import LEARNER
 from rl.learner.settings import LearnerChoice, MemoryConfig, OptimizerConfig
 from rl.settings.chat import ChatConfig
+from rl.settings.environment import NO_ENV
 from rl.settings.groups import at_least
 from rl.settings.lora import LoraConfig
+from rl.settings.parsing.command_line import Implies
 from rl.settings.parsing.from_python import from_python
 from rl.settings.parsing.left_out import left_out
 from rl.settings.run import ModelConfig, RunConfig
 from rl.settings.tracking import TrackingConfig
 
 
+DEMONSTRATIONS = "demonstrations"
+"""Value of ``data`` for the environment's demonstrator."""
+
+
 @from_python
 @dataclass(frozen=True, kw_only=True)
-class SFTConfig(TrackingConfig, RunConfig):
+class SFTConfig(TrackingConfig, RunConfig, Implies):
     """Train a language model on conversations (supervised fine-tuning)."""
 
     data: str = "demonstrations"
     """ "demonstrations" for episodes of the environment's imperfect demonstrator, or a file of
-    {"messages": [...]}."""
+    {"messages": [...]}. A file needs no environment, but a model; without env, nothing is
+    tested."""
     demonstrations: int = 2000
     """Number of episodes that the demonstrator plays."""
     steps: int = 260
@@ -59,6 +68,21 @@ class SFTConfig(TrackingConfig, RunConfig):
         super().__post_init__()
         at_least(0, self, "test_tasks", "max_seconds")
         at_least(1, self, "steps", "batch_size", "demonstrations", "micro_batch_tokens")
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> Mapping[str, str]:
+        """A file of conversations needs no environment, unless its tasks are asked for."""
+        names_env = any(key.partition(".")[0] == "env" for key in given)
+        if given.get("data", DEMONSTRATIONS) == DEMONSTRATIONS or names_env:
+            return {}
+        return {"env": NO_ENV, "test_tasks": "0", "out": "runs/sft-{seed}"}
+
+    @property
+    def plays(self) -> str:
+        """The setting because of which the command needs an environment, or "" if it needs none."""
+        if self.data == DEMONSTRATIONS:
+            return f"data={DEMONSTRATIONS}"
+        return f"test_tasks={self.test_tasks}" if self.test_tasks else ""
 
     @property
     def effective_learner(self) -> LearnerChoice:

@@ -16,7 +16,7 @@ from rl.policies.engine import PolicyChoice
 from rl.policies.partner import PartnerChoice
 from rl.run.process.cores import usable_cores
 from rl.settings.chat import ChatConfig
-from rl.settings.environment import ENV, EnvChoice
+from rl.settings.environment import ENV, NO_ENV, EnvChoice
 from rl.settings.groups import SamplingConfig, TinyRecipe, at_least
 from rl.settings.parsing.files import as_words
 from rl.settings.parsing.left_out import left_out
@@ -136,6 +136,8 @@ class RunConfig(ModelConfig):
                 f"deterministic needs partner=none or script: partner={self.partner.name} answers "
                 "requests as they arrive"
             )
+        if self.env.env_id == NO_ENV:
+            self._check_without_env()
         split = self.env.options.split
         compacts = self.context.compact != "none"
         if compacts and (self.env.env_id == "agent-v0" or not self.loads_model):
@@ -148,6 +150,22 @@ class RunConfig(ModelConfig):
             raise ValueError(
                 f"env.split ({split!r}) must be left at 'train': a command takes each split where "
                 "it belongs"
+            )
+
+    @property
+    def plays(self) -> str:
+        """The setting because of which the command needs an environment, or "" if it needs none."""
+        return "this command"
+
+    def _check_without_env(self) -> None:
+        """Reject settings that need an environment."""
+        for key in (self.plays, "partner" if self.partner.name != "none" else ""):
+            if key:
+                raise ValueError(f"env is empty, and {key} needs an environment: give env=NAME")
+        if self.model == "tiny":
+            raise ValueError(
+                "env is empty, and model=tiny is warm-started in an environment: give "
+                "model=FOLDER or a Hugging Face id, or env=NAME"
             )
 
     @property

@@ -64,7 +64,7 @@ def test_missing_rows_are_named_before_torch_is_loaded(module, words, tmp_path):
 
 
 def test_a_missing_file_of_conversations_is_named_before_torch_is_loaded(tmp_path):
-    done = without_torch("rl.sft", "data=nothing.jsonl", cwd=tmp_path)
+    done = without_torch("rl.sft", "model=gpt2", "data=nothing.jsonl", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(
         'error: data (nothing.jsonl) must be "demonstrations" or a file of JSON lines, {"messages"'

@@ -50,6 +50,17 @@ def test_supervised_learning_on_a_file_and_evaluation_of_its_result(toy_model, t
     assert json.loads((out / "config.json").read_text())["batch_size"] == 6
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
 
+    words = [f"model={toy_model}", f"data={data}", "steps=2", f"out={tmp_path}/alone"]
+    assert rl.sft.main(words) == 0
+    alone, stderr = result(capfd)
+    assert (alone["before"], alone["after"], alone["steps"]) == (None, None, 2)
+    assert stderr.splitlines()[0] == (
+        f"supervised learning of {toy_model} on {data}: {tmp_path}/alone"
+    )
+    assert "sandbox" not in stderr
+    card = (tmp_path / "alone" / "checkpoints" / "last" / "README.md").read_text()
+    assert "data.jsonl" in card and "code-sandbox" not in card
+
     folder = tmp_path / "eval"
     words = ["--json", f"model={reported['model']}", "tasks=10", "episodes=3", f"out={folder}"]
     assert rl.eval.main([*COMMON, *words, "split=validation"]) == 0

@@ -136,7 +136,18 @@ def _implied(
             name = given.get(field.name, choice.default)
             if name in choice.implies:
                 implied[f"{field.name}={name}"] = choice.implies[name]
+    if issubclass(config_type, Implies):
+        implied["what other settings imply"] = config_type.implied(given)
     return implied
+
+
+class Implies:
+    """Base class of settings whose defaults depend on other settings."""
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> Mapping[str, str]:
+        """The defaults that settings ``given`` by key imply, by key."""
+        return {}
 
 
 FLAGS = ("dry_run", "json", "text")

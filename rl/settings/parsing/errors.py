@@ -55,7 +55,8 @@ def _unknown_key(name: str, blueprint: Any, config_type: type[Any]) -> str:
     if renamed_key(name):
         return renamed_key(name)
     fields = {field.name for field in dataclasses.fields(config_type)}
-    if name not in ELSEWHERE and of_another_command(name, known, fields):
+    ours = {name.rpartition(".")[2], *ELSEWHERE.get(name, ())}
+    if not ours.intersection(known) and of_another_command(name, known, fields):
         return f"unknown key {name!r}. Another command has it; --help=all lists this one's."
     group = name.rpartition(".")[0]
     if "." in group and group in parameters and choice_of(parameters[group]):

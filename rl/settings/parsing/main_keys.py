@@ -55,6 +55,7 @@ MAIN_KEYS = frozenset(
         "data",
         "split",
         "tasks",
+        "test_tasks",
         "episodes",
         "batch_size",
         "demonstrations",

@@ -10,17 +10,23 @@ from rl.settings.parsing.renamed_keys import RENAMED
 from tools.registry import closest
 
 ELSEWHERE = {
-    "learning_rate": "optimizer.lr",
-    "gradient_checkpointing": "memory.activation_checkpointing",
-    "num_generations": "group_size",
-    "batch_size": "prompts",
-    "per_device_train_batch_size": "prompts",
-    "max_completion_length": "sampling.max_tokens",
-    "max_steps": "steps",
-    "beta": "algo.kl.coef",
-    "output_dir": "out",
+    "learning_rate": ("optimizer.lr",),
+    "gradient_checkpointing": ("memory.activation_checkpointing",),
+    "num_generations": ("group_size", "episodes"),
+    "batch_size": ("prompts",),
+    "per_device_train_batch_size": ("prompts", "batch_size"),
+    "max_completion_length": ("sampling.max_tokens",),
+    "max_steps": ("steps",),
+    "beta": ("algo.kl.coef",),
+    "output_dir": ("out",),
+    "prompts": ("batch_size",),
+    "group_size": ("episodes",),
+    "episodes": ("group_size",),
+    "eval.test_tasks": ("test_tasks", "tasks"),
+    "test_tasks": ("eval.test_tasks", "tasks"),
 }
-"""Keys of other trainers, with turnwise's keys for the same settings."""
+"""Keys of other trainers and commands, with turnwise's keys for the same settings. The first that a
+command has is meant."""
 CLIP = ("clip", "clip_range", "cliprange", "clip_ratio", "clip_eps", "epsilon")
 """Other trainers' names for the clipping bounds of the probability ratio. turnwise's keys are
 ``algo.surrogate.clip_...`` of the chosen surrogate."""
@@ -37,7 +43,7 @@ def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> U
     same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
     # `lr` means the run's key, not the warm start's.
     same_leaf.sort(key=lambda k: k.startswith("tiny."))
-    ours = [k for k in known if k == ELSEWHERE.get(name)]
+    ours = [key for key in ELSEWHERE.get(name, ()) if key in known]
     hint = next(iter(ours + same_leaf), None) or closest(name, known)
     known_names = "--help=all lists them all." if kind == "key" else f"One of: {', '.join(known)}."
     return UsageError(f"unknown {kind} {name!r}.{_meant(hint)} {known_names}")

@@ -10,14 +10,17 @@ import sys
 import pytest
 
 from rl.credit.algorithms import ALGORITHMS
+from rl.distill import DistillConfig
 from rl.errors import UsageError
+from rl.judge import JudgeConfig
 from rl.replay import ReplayConfig
 from rl.settings.evaluate import EvaluateConfig
-from rl.settings.finetuning import SFTConfig
+from rl.settings.finetuning import DPOConfig, RewardModelConfig, SFTConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.run import as_lines, run_path
 from rl.settings.train import PRESETS, TrainConfig
 from rl.status import StatusConfig
+from rl.step_labels import StepLabelsConfig
 
 
 def train(*words):
@@ -241,7 +244,7 @@ def write(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("word", ["steps=3", "optimizer.lr=1", "group_size=2", "algo=grpo"])
+@pytest.mark.parametrize("word", ["steps=3", "optimizer.lr=1", "save_every=2", "algo=grpo"])
 def test_a_key_of_another_command_is_not_taken_for_the_warm_starts(word):
     with pytest.raises(UsageError) as refused:
         parse(EvaluateConfig, ["env=toy-copy", word], command="c", presets={})
@@ -249,6 +252,67 @@ def test_a_key_of_another_command_is_not_taken_for_the_warm_starts(word):
     assert str(refused.value) == (
         f"unknown key {name!r}. Another command has it; --help=all lists this one's."
     )
+
+
+SIBLINGS = {
+    "sft": (SFTConfig, []),
+    "eval": (EvaluateConfig, []),
+    "distill": (DistillConfig, []),
+    "train": (TrainConfig, []),
+    "dpo": (DPOConfig, ["model=m", "data=d"]),
+    "reward_model": (RewardModelConfig, ["model=m", "data=d"]),
+    "judge": (JudgeConfig, ["model=m", "data=d"]),
+    "step_labels": (StepLabelsConfig, ["model=m", "data=d"]),
+}
+OTHER = "Another command has it"
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "meant"),
+    [
+        *(("sft", "eval.test_tasks", "test_tasks"), ("eval", "eval.test_tasks", "tasks")),
+        *(("distill", "eval.test_tasks", "tasks"), ("train", "test_tasks", "eval.test_tasks")),
+        *(("eval", "test_tasks", "tasks"), ("distill", "test_tasks", "tasks")),
+        *(("eval", "eval.tasks", "tasks"), ("distill", "eval.tasks", "tasks")),
+        *((name, "eval.test_tasks", OTHER) for name in ("dpo", "reward_model", "judge")),
+        *((name, "test_tasks", OTHER) for name in ("dpo", "reward_model", "judge")),
+        *(("sft", "prompts", "batch_size"), ("dpo", "prompts", "batch_size")),
+        *(("eval", "group_size", "episodes"), ("distill", "group_size", "episodes")),
+        *(("train", "episodes", "group_size"), ("sft", "texts.data", "data")),
+        *(("train", "data", "texts.data"), ("dpo", "env", OTHER), ("judge", "env", OTHER)),
+        *(("reward_model", "env", OTHER), ("step_labels", "texts.data", "data")),
+    ],
+)
+def test_a_key_that_a_command_names_otherwise_is_answered_with_its_own(command, key, meant):
+    config_type, words = SIBLINGS[command]
+    with pytest.raises(UsageError) as refused:
+        parse(config_type, [*words, f"{key}=3"], command="c", presets={})
+    said = meant if meant == OTHER else f"Did you mean {meant!r}?"
+    assert str(refused.value).startswith(f"unknown key {key!r}. {said}")
+
+
+def test_a_command_about_a_file_needs_no_environment_and_tests_what_is_asked():
+    def parsed(config_type, *words):
+        return parse(config_type, words, command="c", presets={})
+
+    bare = parsed(SFTConfig, "data=f.jsonl", "model=m")
+    assert (bare.env.env_id, bare.test_tasks, bare.out) == ("", 0, "runs/sft-{seed}")
+    assert parsed(SFTConfig, *as_lines(bare).splitlines()) == bare
+    assert SFTConfig(data="f.jsonl", model="m") == bare
+    tested = parsed(SFTConfig, "data=f.jsonl", "model=m", "env=math", "test_tasks=8")
+    assert (tested.env.env_id, tested.test_tasks) == ("math-v0", 8)
+    assert parsed(SFTConfig).env.env_id == "code-sandbox-v0"
+    assert parsed(StepLabelsConfig, "data=f.jsonl", "model=m").env.env_id == "math-v0"
+    for words, says in (
+        (["model=m", "test_tasks=8"], "env is empty, and test_tasks=8 needs an environment: give"),
+        ([], "env is empty, and model=tiny is warm-started in an environment: give model=FOLDER"),
+        (["model=m", "partner=script", "partner.role=a", "partner.function=f.py:g"], "env is empty"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(says)):
+            parsed(SFTConfig, "data=f.jsonl", *words)
+    for config_type in (TrainConfig, EvaluateConfig, DistillConfig):
+        with pytest.raises(UsageError, match="env is empty, and this command needs an environ"):
+            parsed(config_type, "env=", "model=m")
 
 
 @pytest.mark.parametrize(
