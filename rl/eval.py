@@ -57,6 +57,7 @@ async def evaluate(
     """
     played = tasks_to_play(config)
     check_warm_start(config)
+    _check_reward_model(config.reward_model)
     times = f", each {config.episodes} times" if config.episodes > 1 else ""
     screen.report(f"playing {played}{times}, policy {config.policy.name}")
     # These load torch; the first lines do not wait for it.
@@ -172,6 +173,18 @@ def _reward_range(config: EvaluateConfig, split: str) -> tuple[float, float]:
     env = envs.make_from(config.env.env_id, dataclasses.replace(config.env.options, split=split))
     env.close()
     return env.reward_range
+
+
+def _check_reward_model(folder: str) -> None:
+    """Check, before episodes are played, that a reward model is there if one is named."""
+    from rl.preferences.shaping import check_folder
+
+    if not folder:
+        return
+    try:
+        check_folder(find_model(folder, "reward_model"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"reward_model ({folder}): {error}") from error
 
 
 def _rewards(config: EvaluateConfig, sample: Sample) -> list[list[float]]:

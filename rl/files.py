@@ -23,8 +23,8 @@ def turnwise_cache() -> Path:
     return Path(os.environ.get("TURNWISE_CACHE", str(Path(base) / "turnwise")))
 
 
-def make_folder(path: Path) -> None:
-    """Create the folder ``out`` and check, before the work, that it is writable.
+def make_folder(path: Path, key: str = "out") -> None:
+    """Create the folder of the setting ``key`` and check, before the work, that it is writable.
 
     Raises:
         UsageError: the folder cannot be created or written.
@@ -35,7 +35,8 @@ def make_folder(path: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"out ({path}) cannot be created or written: {error.strerror}; choose another out=..."
+            f"{key} ({path}) cannot be created or written: {error.strerror}; choose another "
+            f"{key}=..."
         ) from error
 
 

@@ -17,6 +17,7 @@ from rl.settings.run import run_path
 if TYPE_CHECKING:
     from agents.segment import Segment
     from rl.data.comparisons import TokenComparison
+    from rl.data.conversations import Conversation
     from rl.preferences.learner import PreferenceLearner
     from rl.preferences.training import Material, T
     from rl.run.training_log import TrainingLog
@@ -59,8 +60,9 @@ def _of_answers(
 
     from rl.preferences.training import accuracy, learn, open_comparisons
 
+    conversations = _conversations(config)
     with open_comparisons(config, screen.report) as material, log:
-        centred, learner = _centred_on(config, material), material.learner
+        centred, learner = _centred_on(conversations, material), material.learner
         losses = learn(learner, material.learned, config, screen, log)
         rate = accuracy(learner, material.held_out)
         screen.report(f"held-out pairs: accuracy {rate}")
@@ -109,17 +111,24 @@ def _save(folder: Path, learner: PreferenceLearner[T]) -> str:
     return str(saved)
 
 
-def _centred_on(config: RewardModelConfig, material: Material[TokenComparison]) -> list[Segment]:
-    """The answers that centre the rewards: the mean reward of these answers becomes 0."""
+def _conversations(config: RewardModelConfig) -> list[Conversation]:
+    """The conversations of ``center``, which are read before the model is loaded."""
     from rl.data.conversations import read_conversations
-    from rl.runtime.imitation import check_lengths
 
-    if not config.center:
-        return [segment for c in material.learned for segment in c.segments]
     try:
-        conversations = read_conversations(config.center, "center")
+        return list(read_conversations(config.center, "center")) if config.center else []
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _centred_on(
+    conversations: Sequence[Conversation], material: Material[TokenComparison]
+) -> list[Segment]:
+    """The answers that centre the rewards: the mean reward of these answers becomes 0."""
+    from rl.runtime.imitation import check_lengths
+
+    if not conversations:
+        return [segment for c in material.learned for segment in c.segments]
     segments = [conversation.to_segment(material.renderer) for conversation in conversations]
     check_lengths(material.learner.context_window, segments)
     return segments

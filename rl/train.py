@@ -25,7 +25,7 @@ from rl.run.process.closing import exit_process, run_in_time
 from rl.run.process.command import run_command
 from rl.run.process.host import COMMAND, Host
 from rl.run.process.state import restore_finished
-from rl.run.splits import check_splits, check_warm_start
+from rl.run.splits import check_curriculum, check_splits, check_texts, check_warm_start
 from rl.settings.parsing.files import as_values
 from rl.settings.parsing.plain import to_plain, without_secrets
 from rl.settings.run import run_path
@@ -398,11 +398,15 @@ def _check(config: TrainConfig, report: Callable[[str], None]) -> None:
     """Check the data's splits and the memory that the run needs.
 
     Raises:
-        UsageError: a split is empty, model=tiny has no demonstrator, or the run cannot fit into the
-            GPU's memory.
+        UsageError: a split is empty, model=tiny has no demonstrator, the environment lacks what
+            the curriculum or the algorithm needs, a file of texts is wrong, or the run cannot fit
+            into the GPU's memory.
     """
     check_splits(config)
     check_warm_start(config)
+    check_curriculum(config)
+    if config.algo.row.ptx_coef:
+        check_texts(config.texts.data, "texts.data")
     from rl.planning.check import check_memory  # loads torch
 
     check_memory(config, report)

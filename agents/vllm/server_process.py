@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +17,16 @@ from agents.serving.process import ServerProcess
 from agents.vllm.arguments import ONE_PROCESS, StartConfig, as_words
 from agents.vllm.client import VLLMClient
 
-_NOT_INSTALLED = "No module named 'vllm'"
+_NO_MODULE = "No module named 'vllm'"
 """Error message of an interpreter that lacks vLLM."""
+NOT_INSTALLED = (
+    "it is not installed for {python}: pip install '.[vllm]', or set policy.python=... to an "
+    "interpreter with vLLM"
+)
+_FIND_S = 60.0
+"""Seconds that an interpreter may take to look for vLLM."""
+_ABSENT = 3
+_FIND = f"import sys, importlib.util as u; sys.exit({_ABSENT} * (u.find_spec('vllm') is None))"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +85,30 @@ class VLLMServerProcess(ServerProcess):
         """Explain how to install vLLM if the interpreter lacks it; otherwise return None."""
         python = self.config.python
         here = python == sys.executable and importlib.util.find_spec("vllm") is None
-        if not here and _NOT_INSTALLED not in error:
+        if not here and _NO_MODULE not in error:
             return None
-        return (
-            f"it is not installed for {python}: pip install '.[vllm]', or set policy.python=... "
-            f"to an interpreter with vLLM"
+        return NOT_INSTALLED.format(python=python)
+
+
+def has_vllm(python: str) -> bool:
+    """Whether an interpreter has vLLM, as far as it says.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    if python == sys.executable:
+        return importlib.util.find_spec("vllm") is not None
+    environment = os.environ | {"PYTHONPATH": module_path()}
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(
+            [python, "-c", _FIND],
+            env=environment,
+            capture_output=True,
+            check=False,
+            timeout=_FIND_S,
         )
+        return done.returncode != _ABSENT
+    return True
 
 
 def command_line(config: ServerConfig, port: int, host: str = "127.0.0.1") -> list[str]:

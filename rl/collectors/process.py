@@ -207,7 +207,7 @@ async def _opened(spec: CollectorSpec, send: Send, stack: AsyncExitStack) -> Col
         services=services,
         policy=policy,
         renderer=Renderer(spec.tokenizer, spec.end_token_ids),
-        partners=await open_partners(config, services, "", *shared),
+        partners=await open_partners(config, "", *shared),
         activities=activities,
         context_window=spec.context_window,
     )

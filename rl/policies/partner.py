@@ -86,10 +86,10 @@ class PartnerEngine(ABC):
             raise ValueError("partner.role is empty: name the role that the partner plays")
 
     def find(self) -> PartnerEngine:
-        """These settings with the names of models resolved.
+        """These settings with the names of models resolved. Called before anything is opened.
 
         Raises:
-            UsageError: there is no such model.
+            UsageError: there is no such model or function.
         """
         return self
 

@@ -103,14 +103,22 @@ class ScriptEngine(PartnerEngine):
                 "package.module:function"
             )
 
-    async def open(self, context: PartnerContext) -> ScriptPartner:
-        """Import the function.
+    def find(self) -> ScriptEngine:
+        """These settings. The function is imported.
 
         Raises:
             UsageError: there is no such function.
         """
+        self._load()
+        return self
+
+    async def open(self, context: PartnerContext) -> ScriptPartner:
+        """Import the function."""
+        return ScriptPartner(ScriptedModel(self._load(), self.function))
+
+    def _load(self) -> Script:
         try:
-            function = load_function(self.function, "partner.function")
+            function: Script = load_function(self.function, "partner.function")
         except ValueError as error:
             raise UsageError(str(error)) from error
-        return ScriptPartner(ScriptedModel(function, self.function))
+        return function

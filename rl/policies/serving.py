@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rl.errors import UsageError
+from rl.files import make_folder
 from rl.policies.engine import PolicyContext, PolicyEngine, RunSettings
 
 if TYPE_CHECKING:
@@ -56,13 +57,15 @@ class ServerEngine(PolicyEngine):
         return {name: getattr(self, name) for name in _DEADLINES}
 
     def check(self, config: RunSettings, device: torch.device, lora: LoraConfig) -> None:
-        """Reject a context length that is too small for the probe of the weights.
+        """Reject a context length that is too small for the probe, and an unwritable folder.
 
         Raises:
-            UsageError: ``context_length`` is too small.
+            UsageError: ``context_length`` is too small, or ``weights`` cannot be written.
         """
         from agents.serving import PROBE_TOKENS
 
+        if self.weights:
+            make_folder(Path(self.weights), "policy.weights")
         if 0 < config.context_length < PROBE_TOKENS:
             raise UsageError(
                 f"context_length ({config.context_length}) must be at least {PROBE_TOKENS} with "

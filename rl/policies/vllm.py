@@ -232,8 +232,27 @@ class VLLMServers(VLLM):
         super().check(config, device, lora)
         if on_cluster(config):
             self._check_cluster()
-        elif device.type == "cuda" and not self.urls:
+            return
+        if device.type == "cuda" and not self.urls:
             self._gpus(device, getattr(config, "staleness", 0), ranks_of(config))
+        if not self.urls:
+            self._check_python()
+
+    def _check_python(self) -> None:
+        """Check that ``python`` has vLLM."""
+        from agents.vllm.server_process import NOT_INSTALLED, has_vllm
+
+        try:
+            found = has_vllm(self.python)
+        except OSError as error:
+            raise UsageError(
+                f"policy.python ({self.python}) must be a Python interpreter with vLLM, and cannot "
+                f"be started: {error.strerror}"
+            ) from error
+        if not found:
+            raise UsageError(
+                f"policy=vllm-server needs vLLM: {NOT_INSTALLED.format(python=self.python)}"
+            )
 
     def _check_cluster(self) -> None:
         """Reject settings of servers on the learner's GPU: a cluster gives them other GPUs."""

@@ -126,7 +126,7 @@ class _Scorer:
 
 
 def _judge(name: str, path: str, device: str, score: Score) -> Shaping:
-    _check_folder(path)
+    check_folder(path)
     scorer = _Scorer(lambda: _load(name, path, device))
 
     def contribute(members: Sequence[Member]) -> list[float]:
@@ -142,7 +142,7 @@ def _judge(name: str, path: str, device: str, score: Score) -> Shaping:
     return Shaping(name, contribute, judges=True, by_group=False, model=model)
 
 
-def _check_folder(path: str) -> None:
+def check_folder(path: str) -> None:
     """Raise ValueError, before the run starts, unless a folder holds a reward model."""
     local = Path(path).expanduser()
     if not local.is_dir():

@@ -14,9 +14,12 @@ import envs
 from envs.datasets.options import RowOptions, dataset_of
 from envs.datasets.splits import ALL, EmptySplit
 from envs.mixture.parts import MixOptions, Part
+from rl.data.json_lines import read_lines
+from rl.data.roles import FORMAT, check_roles
 from rl.errors import UsageError
+from rl.rollout.curriculum import make_curriculum
 from rl.settings.evaluate import EvaluateConfig
-from rl.settings.finetuning import SFTConfig
+from rl.settings.finetuning import DEMONSTRATIONS, SFTConfig
 from rl.settings.parsing.files import read_run
 from rl.settings.run import RunConfig
 from rl.settings.train import TrainConfig
@@ -92,6 +95,48 @@ def check_warm_start(config: RunConfig) -> None:
         return
     finally:
         env.close()
+
+
+def check_texts(data: str, key: str) -> None:
+    """Check a file of conversations, unless ``data`` is "demonstrations".
+
+    A tokenizer is not needed yet: it reads the conversations later.
+
+    Raises:
+        UsageError: the file does not exist, or a line has no messages with valid roles.
+    """
+    if data == DEMONSTRATIONS:
+        return
+    other = f'"{DEMONSTRATIONS}"'
+    try:
+        read_lines(
+            *(data, lambda row: check_roles(row["messages"]), FORMAT), key=key, instead=other
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def check_curriculum(config: TrainConfig) -> None:
+    """Check that the environment has the difficulties and copies that the settings need.
+
+    Raises:
+        UsageError: it has not.
+    """
+    env = envs.make_from(config.env.env_id, config.env.options)
+    env.close()
+    ramp = config.curriculum.ramp_steps or config.steps
+    try:
+        make_curriculum(
+            *(config.curriculum, len(env.tasks), config.seed, ramp * config.prompts),
+            env.difficulty,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if config.algo.row.advantage.turn_rollouts and not env.forkable:
+        raise UsageError(
+            f"algo.advantage (vine) plays on from copies of an episode, and {env.env_id} has "
+            "forkable = False: choose another algo.advantage"
+        )
 
 
 def tasks_to_play(config: EvaluateConfig) -> Played:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any
 
 import envs
 from agents.torch_thread import TorchThread
@@ -16,9 +15,24 @@ from rl.runtime.model import device_of, dtype_of, load_tokenizer
 from rl.settings.run import RunConfig
 
 
+def check_partner(config: RunConfig) -> None:
+    """Check the partner of a command before anything is opened.
+
+    Raises:
+        UsageError: the environment does not declare the role, or the partner's model or function
+            does not exist.
+    """
+    engine = config.partner.settings
+    if not engine.roles:
+        return
+    env = envs.make_from(config.env.env_id, config.env.options)
+    env.close()
+    check_roles(engine, config.env.env_id, env.roles)
+    engine.find()
+
+
 async def open_partners(
     config: RunConfig,
-    services: Mapping[str, Any],
     model: str,
     thread: TorchThread | None,
     activities: Activities,
@@ -29,7 +43,6 @@ async def open_partners(
 
     Args:
         config: the command's settings.
-        services: the environment's services.
         model: the command's own model as it is at the start, or "" if it loads none.
         thread: the thread on which learner and policy compute in turns, or None.
         activities: receives the partner's progress.
@@ -37,13 +50,11 @@ async def open_partners(
         report: called with a line for the user.
 
     Raises:
-        UsageError: the environment does not declare the role, or the partner cannot be opened.
+        UsageError: the partner cannot be opened.
     """
     engine = config.partner.settings
     if not engine.roles:
         return {}
-    env = envs.make_from(config.env.env_id, config.env.options, services)
-    check_roles(engine, config.env.env_id, env.roles)
     local = config.partner.name == "local"
     context = PartnerContext(
         model=model,

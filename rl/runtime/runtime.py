@@ -26,6 +26,8 @@ from rl.collectors.pool import CollectorPool
 from rl.errors import UsageError
 from rl.external.collector import make_collector
 from rl.learner.lora import check_lora
+from rl.learner.model import check_model
+from rl.learner.registration import opening_of
 from rl.learner.seam import Learner
 from rl.policies.engine import PolicyContext
 from rl.rollout.collector import Collector, KeptEpisodes
@@ -43,7 +45,7 @@ from rl.runtime.isolation import Confining, check_isolation
 from rl.runtime.learner import learner_spec, model_path, open_learner
 from rl.runtime.model import cores_of_learner, device_of
 from rl.runtime.notices import no_tools, rules_twice
-from rl.runtime.partner import open_partners
+from rl.runtime.partner import check_partner, open_partners
 from rl.runtime.playing import Playing, open_services
 from rl.settings.finetuning import SFTConfig
 from rl.settings.lora import NO_LORA, LoraConfig
@@ -230,7 +232,7 @@ async def open_runtime(
             )
             policy = await config.policy.settings.open(context)
             shared = (own_thread, activities, closed_first, report)
-            partners = await open_partners(config, services, spec.model, *shared)
+            partners = await open_partners(config, spec.model, *shared)
         _observe(policy, activities)
         collectors = await open_collectors(config, context, policy, activities)
         service_metrics = await _measure(services, collectors)
@@ -280,20 +282,30 @@ async def _open_cluster(
 def _prepare(
     config: RunConfig, report: Callable[[str], None], stack: AsyncExitStack
 ) -> tuple[torch.device, LoraConfig]:
-    """Check the policy and the adapter, and set up torch for this process.
+    """Refuse what can be refused before anything is opened, and set up torch for this process.
 
     Returns:
         The model's device and adapter.
 
     Raises:
-        UsageError: the device is missing, or the policy or the adapter is impossible.
+        UsageError: the device is missing, or the policy, the learner, the adapter, the partner or
+            the context's length is impossible.
     """
     stack.enter_context(deterministic_kernels(config))
     lora = config.lora if isinstance(config, TrainConfig | SFTConfig) else NO_LORA
     device = device_of(config)
     config.policy.settings.check(config, device, lora)
+    opening_of(config.effective_learner)
+    check_partner(config)
+    if config.model == "tiny" and config.context_length > config.tiny.context_length:
+        raise UsageError(
+            f"context_length ({config.context_length}) must be at most tiny.context_length "
+            f"({config.tiny.context_length}), the window of model=tiny"
+        )
     try:
         check_lora(lora, config.model)
+        if config.model != "tiny":
+            check_model(config.model)
     except ValueError as error:
         raise UsageError(str(error)) from error
     transformers_logging.disable_progress_bar()

@@ -14,7 +14,6 @@ from envs.datasets.options import GENERATED, RowOptions
 from envs.env import EnvOptions
 from rl.settings.parsing.choice import Build, Choice
 
-
 NO_ENV = ""
 """The id of no environment, for commands that learn from a file and play no episode."""
 

@@ -20,7 +20,6 @@ from rl.settings.parsing.left_out import left_out
 from rl.settings.run import ModelConfig, RunConfig
 from rl.settings.tracking import TrackingConfig
 
-
 DEMONSTRATIONS = "demonstrations"
 """Value of ``data`` for the environment's demonstrator."""
 

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "prompts": ("batch_size",),
     "group_size": ("episodes",),
     "episodes": ("group_size",),
+    "eval.tasks": ("tasks",),
     "eval.test_tasks": ("test_tasks", "tasks"),
     "test_tasks": ("eval.test_tasks", "tasks"),
 }

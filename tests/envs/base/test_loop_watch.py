@@ -147,7 +147,7 @@ async def test_code_that_holds_the_loop_is_named_once_with_its_seconds(
         assert (caplog.messages, account.seconds) == ([], 0.0)
         return
     (message,) = caplog.messages
-    assert f"tests/envs/base/test_loop_watch.py:" in message
+    assert "tests/envs/base/test_loop_watch.py:" in message
     assert f" in {function} held the event loop, and all other episodes, for " in message
     assert message.endswith(f" of the last 5 s: {remedy}")
     assert account.seconds == pytest.approx(4 * SLEEP_S, abs=SLEEP_S)

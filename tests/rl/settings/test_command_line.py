@@ -306,7 +306,10 @@ def test_a_command_about_a_file_needs_no_environment_and_tests_what_is_asked():
     for words, says in (
         (["model=m", "test_tasks=8"], "env is empty, and test_tasks=8 needs an environment: give"),
         ([], "env is empty, and model=tiny is warm-started in an environment: give model=FOLDER"),
-        (["model=m", "partner=script", "partner.role=a", "partner.function=f.py:g"], "env is empty"),
+        (
+            ["model=m", "partner=script", "partner.role=a", "partner.function=f.py:g"],
+            "env is empty",
+        ),
     ):
         with pytest.raises(UsageError, match=re.escape(says)):
             parsed(SFTConfig, "data=f.jsonl", *words)
