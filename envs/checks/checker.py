@@ -6,9 +6,10 @@ import contextvars
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
+from envs.checks.author_errors import raised
 from envs.checks.probe import GOLD, AnyEnv, Probe, Strength
 from envs.checks.rewards import MOST_FLOOR, floor_share
 from envs.checks.rules import RULES
@@ -24,6 +25,11 @@ class CheckFailed(Exception):
         lines = "".join(f"\n- {violation}" for violation in violations)
         super().__init__(f"{env_id} breaks the contract of environments:{lines}")
         self.violations = tuple(violations)
+
+    @classmethod
+    def by_error(cls, env_id: str, env_type: type[AnyEnv], error: BaseException) -> CheckFailed:
+        """A failure whose only violation names an error and its place in the environment's code."""
+        return cls(env_id, [raised(error, env_type)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,19 @@ def check_env(
             raise ValueError(f"{name} ({number}) must be >= 1")
     if not max_rule_s > 0:
         raise ValueError(f"max_rule_s ({max_rule_s:g}) must be above 0")
-    tasks = _spread(len(env.tasks), num_tasks)
+    env_id = env.env_id or type(env).__name__
+    try:
+        count = len(env.tasks)
+    except Exception as error:
+        raise CheckFailed.by_error(env_id, type(env), error) from error
+    tasks = _spread(count, num_tasks)
     strength = Strength(
-        gold_tasks=_spread(len(env.tasks), num_gold_tasks),
+        gold_tasks=_spread(count, num_gold_tasks),
         num_interleaved=num_interleaved,
         num_threads=num_threads,
         max_block_s=max_block_s,
     )
     probe = Probe(env, tasks, seed, strength)
-    env_id = env.env_id or type(env).__name__
     violations = _violations(probe, max_rule_s)
     if violations:
         raise CheckFailed(env_id, violations)
@@ -117,25 +127,23 @@ def _report(env_id: str, probe: Probe) -> CheckReport:
 def _violations(probe: Probe, max_rule_s: float) -> list[str]:
     """The violations of all rules, each with the rule's name."""
     violations: list[str] = []
-    raised: dict[str, list[str]] = {}
+    failed: dict[str, list[str]] = {}
     for name, rule in RULES.items():
-        # The environment is foreign code: whatever it raises is a finding.
         checking = _start(name, rule, probe)
-        try:
-            violations += [f"{name}: {found}" for found in checking.result(max_rule_s)]
-        except TimeoutError as error:
-            if checking.done():
-                raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
-                continue
+        if wait([checking], max_rule_s).not_done:
             violations.append(
                 f"{name}: not over after {max_rule_s:g} s, and the rules after it were not "
                 f"checked: make tasks and turns faster, or raise max_rule_s"
             )
             break
-        except Exception as error:
-            raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
+        # The environment is foreign code: whatever it raises is a finding, SystemExit included.
+        error = checking.exception()
+        if error is None:
+            violations += [f"{name}: {found}" for found in checking.result()]
+        else:
+            failed.setdefault(raised(error, type(probe.env)), []).append(name)
     # An exception of every episode is reported once, not once per rule.
-    return violations + [f"{', '.join(names)}: {what}" for what, names in raised.items()]
+    return violations + [f"{', '.join(names)}: {what}" for what, names in failed.items()]
 
 
 def _start(name: str, rule: Callable[[Probe], Iterator[str]], probe: Probe) -> Future[list[str]]:

@@ -9,6 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 import envs
+from envs.command.expected import located
 from envs.command.listing import card_of
 from envs.command.options import read_options
 from envs.env import EnvOptions
@@ -31,6 +32,7 @@ def info(name: str, words: Sequence[str] = ()) -> str:
     Raises:
         UnknownNameError, PluginImportError: as ``envs.env_type``.
         ValueError: an option is wrong.
+        CheckFailed: the environment's code raised an error.
     """
     env_id = envs.resolve(name)
     kind = envs.env_type(env_id)
@@ -43,7 +45,8 @@ def info(name: str, words: Sequence[str] = ()) -> str:
     values = read_options(kind.Options, words)
     if values:
         kind.Options(**values)  # Invalid values are the caller's mistake.
-    lines += _example(env_id, values)
+    with located(kind, env_id):
+        lines += _example(env_id, values)
     lines += ["", "options:", *_options(kind.Options)]
     return "\n".join(lines) + "\n"
 

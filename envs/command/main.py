@@ -11,26 +11,13 @@ from typing import NoReturn
 
 from envs import CheckFailed
 from envs.command.check import check
+from envs.command.expected import EXPECTED_ERRORS
 from envs.command.info import info
 from envs.command.listing import listing, markdown
 from envs.command.new import write_package
-from envs.datasets import DatasetUnavailable
-from envs.episode import EnvFailure
-from tools.registry import PluginImportError, UnknownNameError
-from tools.sandbox.errors import SandboxUnavailable
 
 BROKEN, MISTAKE = 1, 2
 """Exit codes. BROKEN: the environment breaks the contract. MISTAKE: the command line is wrong."""
-EXPECTED_ERRORS = (
-    UnknownNameError,
-    PluginImportError,
-    DatasetUnavailable,
-    SandboxUnavailable,
-    EnvFailure,
-    ValueError,
-    OSError,
-)
-"""Exceptions that end a command with a one-line message."""
 
 
 class _OneLine(argparse.ArgumentParser):

@@ -156,6 +156,97 @@ def test_check_says_everything_that_is_broken_and_exits_with_1(capsys):
     assert len(findings) > 2 and all(line.startswith("- ") for line in findings)
 
 
+RAISING = """
+import contextlib, sys
+import envs
+import raising_helper
+
+def solve(observation):
+    return "even"
+
+class Tasks:
+    def __len__(self):
+        return 9
+    def __getitem__(self, index):
+        return index
+
+class Parity(envs.TextEnv):
+    def __init__(self, options, services=None):
+        super().__init__(options, Tasks(), services)
+    def begin(self, task):
+        self.state = task
+        return "even?"
+    async def turn(self, action):
+        await self.service("s")
+        return envs.finish({"right": 1.0})
+    def gold_policy(self):
+        return solve
+    def best_return(self, task_index):
+        return 1.0
+    def snapshot(self):
+        return super().snapshot()
+    @property
+    def reward_range(self):
+        return (0.0, 1.0)
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open_services(cls, options):
+        yield {"s": 1}
+    def close(self):
+        super().close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "faulty", "whose"),
+    [
+        ("super().__init__(options, Tasks()", "super().__init__(options, {}['k']", "__init__"),
+        ("return 9", "return {}['k']", "Tasks.__len__, called by Parity.__init__"),
+        ("return index", "return {}['k']", "Tasks.__getitem__"),
+        ("self.state = task", "self.state = {}['k']", "Parity.begin"),
+        ("return envs.finish", "{}['k']", "Parity.turn"),
+        ("self.state = task", "raising_helper.parse()", "parse, called by Parity.begin"),
+        ("return solve", "return {}['k']", "Parity.gold_policy"),
+        ("return solve", "return lambda text: {}['k']", "Parity.gold_policy"),
+        ('return "even"', "return {}['k']", "solve of gold_policy"),
+        ("return 1.0", "return {}['k']", "Parity.best_return"),
+        ("return super().snapshot()", "return {}['k']", "Parity.snapshot"),
+        ("return (0.0, 1.0)", "return {}['k']", "Parity.reward_range"),
+        ('yield {"s": 1}', "{}['k']; yield", "Parity.open_services, called by Parity.turn"),
+        ("super().close()", "{}['k']", "Parity.close"),
+        ("return envs.finish", "sys.exit('k')", "Parity.turn"),
+        ("return envs.finish", "raise TimeoutError('k')", "Parity.turn"),
+        ("self.state = task", "int('k')", "Parity.begin"),
+        ("super().__init__(options, Tasks()", "int('k'", "Parity.__init__"),
+    ],
+)
+def test_check_names_function_file_and_line_of_what_raised(
+    capsys, tmp_path, monkeypatch, before, faulty, whose
+):
+    helper = "def parse():\n    return {}['k']\n"
+    (tmp_path / "raising_helper.py").write_text(helper)
+    monkeypatch.delitem(sys.modules, "raising_helper", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    at = next(i for i, text in enumerate(RAISING.splitlines(), 1) if before in text)
+    assert RAISING.count(before) == 1
+    file = tmp_path / "parity.py"
+    file.write_text(RAISING.replace(before, faulty))
+    place = (tmp_path / "raising_helper.py", 2) if "parse" in whose else (file, at)
+    code, text, errors = run(capsys, "check", str(file), "--tasks=1")
+    assert (code, text) == (1, "")
+    found = [line for line in errors.splitlines() if "raised" in line]
+    assert any(
+        f"{whose} ({place[0]}, line {place[1]})" in line and "k" in line for line in found
+    ), errors
+
+
+def test_check_quotes_the_statement_of_a_check_that_a_wrong_value_breaks(capsys, tmp_path):
+    file = tmp_path / "parity.py"
+    file.write_text(RAISING.replace("import raising_helper", "").replace("(0.0, 1.0)", "None"))
+    _, _, errors = run(capsys, "check", str(file), "--tasks=1")
+    assert "in '(low, high), bottom = probe.env.reward_range" in errors
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
