@@ -6,12 +6,14 @@ import dataclasses
 import re
 from typing import Any
 
+import chz
 import chz.blueprint
 
 from rl.settings.parsing.help import choice_of, hidden_keys
 from rl.settings.parsing.main_keys import of_another_command
-from rl.settings.parsing.schema import MODULE
-from rl.settings.parsing.unknown_keys import ELSEWHERE, renamed_key, unknown, unknown_option
+from rl.settings.parsing.renamed_keys import counterpart
+from rl.settings.parsing.schema import MODULE, chz_class
+from rl.settings.parsing.unknown_keys import renamed_key, unknown, unknown_option
 
 ENTRYPOINT_ERRORS = (
     chz.blueprint.ExtraneousBlueprintArg,
@@ -37,10 +39,16 @@ def explain(error: Exception, blueprint: Any, config_type: type[Any]) -> str:
     if value is not None and expected is not None:
         key = value.group(2)
         if expected.group(1).startswith(f"{MODULE}:"):
-            own = f"{key} ({value.group(1)}) has settings of its own: give {key}.KEY=..."
-            return renamed_key(key) or own
+            return renamed_key(key) or _group(key, value.group(1), config_type)
         return f"{key} ({value.group(1)}) must be {_in_words(expected.group(1))}"
     return one_line(text)
+
+
+def _group(key: str, value: str, config_type: type[Any]) -> str:
+    """The error for a value that stands where a group of settings is."""
+    blueprint: Any = chz.Blueprint(chz_class(config_type, config_type, {}))
+    first, *others = [k for k in blueprint._make_lazy().all_params if k.startswith(f"{key}.")]
+    return f"{key} ({value}) has settings of its own: give {first}=..., or {', '.join(others)}"
 
 
 def one_line(text: str) -> str:
@@ -55,8 +63,8 @@ def _unknown_key(name: str, blueprint: Any, config_type: type[Any]) -> str:
     if renamed_key(name):
         return renamed_key(name)
     fields = {field.name for field in dataclasses.fields(config_type)}
-    ours = {name.rpartition(".")[2], *ELSEWHERE.get(name, ())}
-    if not ours.intersection(known) and of_another_command(name, known, fields):
+    has = name.rpartition(".")[2] in known or counterpart(name, known)
+    if not has and of_another_command(name, known, fields):
         return f"unknown key {name!r}. Another command has it; --help=all lists this one's."
     group = name.rpartition(".")[0]
     if "." in group and group in parameters and choice_of(parameters[group]):

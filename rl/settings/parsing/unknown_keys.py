@@ -6,28 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl.errors import UsageError
-from rl.settings.parsing.renamed_keys import RENAMED
+from rl.settings.parsing.renamed_keys import RENAMED, elsewhere
 from tools.registry import closest
 
-ELSEWHERE = {
-    "learning_rate": ("optimizer.lr",),
-    "gradient_checkpointing": ("memory.activation_checkpointing",),
-    "num_generations": ("group_size", "episodes"),
-    "batch_size": ("prompts",),
-    "per_device_train_batch_size": ("prompts", "batch_size"),
-    "max_completion_length": ("sampling.max_tokens",),
-    "max_steps": ("steps",),
-    "beta": ("algo.kl.coef",),
-    "output_dir": ("out",),
-    "prompts": ("batch_size",),
-    "group_size": ("episodes",),
-    "episodes": ("group_size",),
-    "eval.tasks": ("tasks",),
-    "eval.test_tasks": ("test_tasks", "tasks"),
-    "test_tasks": ("eval.test_tasks", "tasks"),
-}
-"""Keys of other trainers and commands, with turnwise's keys for the same settings. The first that a
-command has is meant."""
 CLIP = ("clip", "clip_range", "cliprange", "clip_ratio", "clip_eps", "epsilon")
 """Other trainers' names for the clipping bounds of the probability ratio. turnwise's keys are
 ``algo.surrogate.clip_...`` of the chosen surrogate."""
@@ -35,17 +16,18 @@ CLIP = ("clip", "clip_range", "cliprange", "clip_ratio", "clip_eps", "epsilon")
 
 def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
     """The error for a name that is not among ``known``, with did-you-mean."""
-    leaf = name.removeprefix("algo.")
+    leaf = name.rpartition(".")[2]
     bounds = [k for k in known if k.startswith("algo.surrogate.clip_")]
     if leaf in CLIP and bounds:
         meant = " and ".join(map(repr, bounds))
         return UsageError(f"unknown key {name!r}. Did you mean {meant}? --help=all lists them all.")
+    if kind == "key" and (meant := elsewhere(name, known)):
+        return UsageError(f"unknown key {name!r}. {meant} --help=all lists them all.")
     leaf = name.rsplit(".", 1)[-1]
     same_leaf = [k for k in known if k.rsplit(".", 1)[-1] == leaf]
     # `lr` means the run's key, not the warm start's.
     same_leaf.sort(key=lambda k: k.startswith("tiny."))
-    ours = [key for key in ELSEWHERE.get(name, ()) if key in known]
-    hint = next(iter(ours + same_leaf), None) or closest(name, known)
+    hint = next(iter(same_leaf), None) or closest(name, known)
     known_names = "--help=all lists them all." if kind == "key" else f"One of: {', '.join(known)}."
     return UsageError(f"unknown {kind} {name!r}.{_meant(hint)} {known_names}")
 

@@ -16,7 +16,8 @@ from rl.judge import JudgeConfig
 from rl.replay import ReplayConfig
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.finetuning import DPOConfig, RewardModelConfig, SFTConfig
-from rl.settings.parsing.command_line import parse
+from rl.settings.parsing.command_line import _blueprint, parse
+from rl.settings.parsing.renamed_keys import ABSENT, ELSEWHERE
 from rl.settings.run import as_lines, run_path
 from rl.settings.train import PRESETS, TrainConfig
 from rl.status import StatusConfig
@@ -152,7 +153,17 @@ BAD = [
     ("deterministic=maybe", "deterministic ('maybe') must be true or false"),
     ("dtype=f16", "dtype ('f16') must be one of auto, float32, bfloat16"),
     ("optimizer.betas=0.9", "optimizer.betas ('0.9') must be of type tuple[float, float] ..."),
-    ("sampling=3", "sampling ('3') has settings of its own: give sampling.KEY=..."),
+    (
+        "sampling=3",
+        "sampling ('3') has settings of its own: give sampling.temperature=..., or sampling.top_p, "
+        "sampling.top_k, sampling.max_tokens, sampling.slots",
+    ),
+    (
+        "lora=16",
+        "lora ('16') has settings of its own: give lora.rank=..., or lora.alpha, lora.targets, "
+        "lora.base_bits",
+    ),
+    ("algo.kl=0.1", "algo.kl ('0.1') has settings of its own: give algo.kl.coef=..., or ..."),
     ("steps", "'steps' is not of the form key=value (see --help)"),
     ("steps=0", "steps (0) must be >= 1"),
     ("prompts=0", "prompts (0) must be >= 1"),
@@ -234,6 +245,98 @@ def test_a_bad_word_is_one_line(word, line):
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("max_new_tokens max_completion_length data.max_response_length", "sampling.max_tokens"),
+        ("max_seq_length data.max_prompt_length rollout.max_model_len", "context_length"),
+        ("num_iterations actor_rollout_ref.actor.ppo_epochs", "algo.epochs"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", "algo.minibatches"),
+        ("report_to trainer.logger", "log"),
+        ("trainer.project_name wandb_project", "log.project"),
+        ("run_name trainer.experiment_name", "log.name"),
+        ("wandb use_wandb", "log=wandb"),
+        ("save_steps trainer.save_freq", "save_every"),
+        ("eval_steps trainer.test_freq", "eval.every"),
+        ("data.train_batch_size train_batch_size per_device_train_batch_size", "prompts"),
+        (
+            "actor_rollout_ref.rollout.n generator.n_samples_per_prompt num_generations",
+            "group_size",
+        ),
+        ("precision bf16 torch_dtype", "dtype"),
+        ("gamma algorithm.gamma", "algo=ppo algo.advantage.gamma"),
+        ("algorithm.lam gae_lambda", "algo=ppo algo.advantage.lam"),
+        ("algorithm.adv_estimator", "algo"),
+        ("use_vllm vllm actor_rollout_ref.rollout.name", "policy=vllm-server"),
+        ("vllm_server_base_url", "policy=vllm-server policy.url"),
+        ("algorithm.kl_ctrl.kl_coef beta actor_rollout_ref.actor.kl_loss_coef", "algo.kl.coef"),
+        ("trainer.total_epochs max_steps num_train_epochs total_timesteps", "steps"),
+        ("actor_rollout_ref.actor.optim.lr learning_rate", "optimizer.lr"),
+        ("critic.optim.lr", "optimizer.critic_lr"),
+        ("actor_rollout_ref.actor.grad_clip", "optimizer.max_grad_norm"),
+        ("lr_scheduler_type", "optimizer.decay_steps"),
+        ("gradient_accumulation_steps critic.ppo_micro_batch_size_per_gpu", "micro_batch_tokens"),
+        ("actor_rollout_ref.model.path model_name_or_path", "model"),
+        ("actor_rollout_ref.rollout.val_kwargs.temperature", "eval.temperature"),
+        ("actor_rollout_ref.rollout.temperature", "sampling.temperature"),
+        ("trainer.n_gpus_per_node deepspeed", "learner.ranks"),
+        ("data.train_files dataset_name", "env.tasks"),
+        ("lora_r actor_rollout_ref.model.lora_rank", "lora.rank"),
+        ("load_in_4bit", "lora.base_bits"),
+        ("trainer.default_local_dir output_dir", "out"),
+        ("resume_from_checkpoint trainer.resume_mode", "resume"),
+        ("epsilon_high actor_rollout_ref.actor.clip_ratio_high", "algo.surrogate.clip_high"),
+        ("max_tool_calling_iterations multi_turn.max_assistant_turns", "env.max_turns"),
+        ("actor_rollout_ref.actor.loss_agg_mode loss_type", "algo.aggregation"),
+    ],
+)
+def test_names_of_other_trainers_get_our_key(words, meant):
+    for word in words.split():
+        with pytest.raises(UsageError, match=f"Did you mean '{re.escape(meant)}'"):
+            train("env=math", f"{word}=1")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("reward_funcs", "The environment computes the reward"),
+        ("custom_reward_function.path", "The environment computes the reward"),
+        ("logging_steps", "Every step is logged"),
+        ("trust_remote_code", "It has no counterpart here."),
+        ("vllm_group_port", "It has no counterpart here."),
+        ("hub_token", "Upload a run's model with python -m rl.push."),
+        ("actor_rollout_ref.actor.tau_pos", "It has no counterpart here."),
+    ],
+)
+def test_a_name_without_a_counterpart_says_so(word, says):
+    with pytest.raises(UsageError, match=f"unknown key '{re.escape(word)}'. {re.escape(says)}"):
+        train("env=math", f"{word}=1")
+
+
+def test_suggested_keys_exist_and_no_suggestion_replaces_a_key():
+    commands = {
+        TrainConfig: [["env=math"], ["env=math", "policy=vllm-server", "algo=ppo"]],
+        SFTConfig: [["env=math"]],
+        EvaluateConfig: [["env=math"]],
+    }
+    known = {
+        key
+        for kind, layers in commands.items()
+        for words in layers
+        for key in _blueprint(kind, {"": dict(word.split("=") for word in words)})
+        ._make_lazy()
+        .all_params
+    }
+    meant = {
+        word.partition("=")[0] for ours in ELSEWHERE.values() for word in re.split("[ |]", ours)
+    }
+    assert meant <= known
+    of_other_commands = {"prompts", "group_size", "episodes", "test_tasks"}
+    of_other_commands |= {"eval.tasks", "eval.test_tasks"}
+    assert not {*ELSEWHERE, *ABSENT} & known - {"data", "batch_size", *of_other_commands}
+    assert not ELSEWHERE.keys() & ABSENT.keys()
+
+
 @pytest.fixture
 def write(tmp_path):
     def write(text):
@@ -279,7 +382,7 @@ OTHER = "Another command has it"
         *(("sft", "prompts", "batch_size"), ("dpo", "prompts", "batch_size")),
         *(("eval", "group_size", "episodes"), ("distill", "group_size", "episodes")),
         *(("train", "episodes", "group_size"), ("sft", "texts.data", "data")),
-        *(("train", "data", "texts.data"), ("dpo", "env", OTHER), ("judge", "env", OTHER)),
+        *(("train", "data", "env.tasks"), ("dpo", "env", OTHER), ("judge", "env", OTHER)),
         *(("reward_model", "env", OTHER), ("step_labels", "texts.data", "data")),
     ],
 )
