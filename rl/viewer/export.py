@@ -80,10 +80,14 @@ def _chosen(run: Run, most: int) -> list[Row]:
     keys = list(groups)
     if not keys:
         return []
-    size = sum(map(len, groups.values())) / len(keys)
-    count = min(len(keys), max(1, round(most / size)))
-    spread = [keys[round(i * (len(keys) - 1) / max(1, count - 1))] for i in range(count)]
-    return [row for key in dict.fromkeys(spread) for row in groups[key]]
+    chosen: list[Row] = []
+    count = 0
+    # Groups differ in size: an evaluation has groups of one.
+    while len(chosen) < most and count < len(keys):
+        count += 1
+        spread = [keys[round(i * (len(keys) - 1) / max(1, count - 1))] for i in range(count)]
+        chosen = [row for key in dict.fromkeys(spread) for row in groups[key]]
+    return chosen
 
 
 def _answers(runs: Runs, run: Run, rows: Sequence[Row]) -> dict[str, Any]:

@@ -84,7 +84,11 @@ def _no_gradient(run: RunData) -> Iterator[Finding]:
             severity,
             f"{len(own)} of {summary.steps} steps had no gradient from rewards: {reason}.",
             "Every advantage or the whole gradient was 0 in these steps, so they taught nothing. "
-            f"The last step with a gradient was {summary.last} steps before the end.",
+            + (
+                "No step had a gradient."
+                if summary.last == summary.steps
+                else f"The last step with a gradient was {summary.last} steps before the end."
+            ),
             _sentence(remedy),
             steps_of(own),
             of_steps(steps_of(own), **({"ending": "failed"} if cause == FAILED else {})),

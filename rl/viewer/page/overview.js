@@ -10,6 +10,10 @@
     if (!verdict) return "";
     return h("span", {class: `status ${GOOD[verdict] || "bad"}`}, verdict);
   };
+  // Whether a run ended otherwise than as planned.
+  view.ended = (run) => Boolean(run.state?.message && !GOOD[run.state.verdict]);
+  // Of an environment in a file, the name without its folder.
+  const shortEnv = (env) => env.includes(".py") ? env.replace(/^.*[\\/]/, "") : env;
   const rate = (tested) => tested ? view.number(tested.success, 2) : "–";
   const interval = (tested) => tested
     ? h("span", {class: "interval"}, ` [${view.number(tested.success_low, 2)}, ${view.number(tested.success_high, 2)}]`) : "";
@@ -45,7 +49,7 @@
       (name, i) => h("th", {class: i >= 3 && i !== 4 && i < 7 ? "number" : ""}, name)))),
     h("tbody", {}, runs.map((run) => h("tr", {"data-row": true, onclick: () => { location.hash = view.runLink(run.name); }},
       h("td", {}, h("a", {href: view.runLink(run.name)}, view.line(run.name, 60))),
-      h("td", {}, view.line(run.env ?? "", 40)), h("td", {}, view.line(run.algo ?? "", 20)),
+      h("td", {title: run.env ?? ""}, view.line(shortEnv(run.env ?? ""), 40)), h("td", {}, view.line(run.algo ?? "", 20)),
       h("td", {class: "number"}, run.of_steps ? `${run.steps}/${run.of_steps}` : String(run.steps)),
       h("td", {}, view.sparkline(run.reward)),
       h("td", {class: "number"}, rate(run.result.before)),
@@ -82,7 +86,7 @@
     const played = Object.values(run.counts.kind).reduce((sum, n) => sum + n, 0);
     box.replaceChildren(
       h("h1", {}, view.line(run.name, 120), " ", view.status(run)),
-      h("p", {class: "lead"}, view.line([run.env, run.algo, run.model, run.seed === null ? "" : `seed ${run.seed}`].filter(Boolean).join(" · "), 200)),
+      h("p", {class: "lead"}, view.line([shortEnv(run.env ?? ""), run.algo, run.model, run.seed === null ? "" : `seed ${run.seed}`].filter(Boolean).join(" · "), 200)),
       h("dl", {class: "facts"},
         before ? view.fact("Test tasks before", h("b", {}, rate(before)), interval(before)) : "",
         after ? view.fact("Test tasks after", h("b", {}, rate(after)), interval(after)) : "",
@@ -97,7 +101,7 @@
     const opened = new Set([...box.querySelectorAll("details[open]")].map((details) => details.dataset.cause));
     box.replaceChildren(h("h2", {}, "What is wrong"));
     if (!run.checked) box.append(h("p", {class: "hint"}, "The tokens of the newest steps are being read."));
-    else if (!found.length && !run.errors.length) box.append(view.empty("No problem was found."));
+    else if (!found.length && !run.errors.length) box.append(view.empty(view.ended(run) ? "The run stopped for the reason above. Its steps show no other problem." : "No problem was found."));
     const shown = (problem) => h("li", {class: problem.severity},
       h("strong", {}, view.line(problem.title, 300)),
       h("p", {}, view.line(problem.detail, 1000)),

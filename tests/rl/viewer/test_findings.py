@@ -105,6 +105,7 @@ def test_tied_rewards(make_model):
     finding = first(run_of(model, Sampler(model, reward=lambda ids: 0.0).step))
     assert (finding.key, finding.severity) == ("tied_rewards", "high")
     assert finding.title.startswith("4 of 4 steps had no gradient from rewards: ")
+    assert finding.detail.endswith(" No step had a gradient.")
     assert finding.steps == (1, 2, 3, 4)
     assert finding.episodes == {"kind": "train", "step": "1-4"}
 
