@@ -1,7 +1,10 @@
 """Adapter for environments of Gymnasium, with text spaces or with two conversion functions.
 
 Subclass :class:`GymnasiumEnv` and register the class. Each episode creates a foreign environment
-and resets it with the task's seed, so episodes share no state. Limits:
+and resets it with the task's seed, so episodes share no state. The policy reads the observations,
+and nothing of ``info``, as in Gymnasium's own loop (see ``shown``). Limits:
+
+- an end that is both terminated and truncated counts as terminated;
 
 - equal seeds give equal episodes only if the foreign environment draws from its own generator, not
   from ``random``;
@@ -50,6 +53,10 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
             raise TypeError(f"observation {observation!r:.40} is no text: override observe")
         return observation
 
+    def shown(self, observation: Any, info: Mapping[str, Any]) -> str:
+        """The text that the policy reads; by default ``observe(observation)``."""
+        return self.observe(observation)
+
     def act(self, text: str) -> Any:
         """The foreign action that a text stands for; by default the text itself.
 
@@ -63,7 +70,7 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
     def begin(self, task: int) -> str:
         """Reset a new foreign environment with the task's seed and return its first observation."""
         self.state = ForeignState(self.make())
-        return self.observe(self.state.env.reset(seed=task)[0])
+        return self.shown(*self.state.env.reset(seed=task))
 
     def turn(self, action: Action) -> Reply:
         """Take the action in the foreign environment; reply to an invalid action with an error."""
@@ -76,8 +83,8 @@ class GymnasiumEnv(TextEnv[int, ForeignState]):
                 return go_on(str(error))
             return cut(StopReason.INVALID_ACTIONS, observation=str(error))
         state.num_invalid = 0
-        observation, reward, terminated, truncated, _ = state.env.step(move)
-        rewards, text = {"reward": float(reward)}, self.observe(observation)
+        observation, reward, terminated, truncated, info = state.env.step(move)
+        rewards, text = {"reward": float(reward)}, self.shown(observation, info)
         if not terminated and not truncated:
             return go_on(text, rewards)
         self.end()

@@ -9,12 +9,12 @@ import sys
 
 import numpy as np
 import pytest
+from parity import ours, theirs
 
 import envs
 from envs.adapters.foreign import ForeignOptions
 from envs.adapters.gem import GemEnv
 from envs.base.loop import loop_thread
-from envs.play import play
 from tools.registry import PluginImportError
 
 pytest.importorskip("gem")
@@ -63,20 +63,111 @@ def test_a_game_of_gem_keeps_the_contract_with_a_gold_policy_of_its_own():
     assert report.tasks == (0, 250_000, 500_000, 750_000)
 
 
-def test_it_plays_what_gem_plays():
+MOVES = {
+    "GuessTheNumber": ["\\boxed{5}", "\\boxed{11}", "\\boxed{2}", "\\boxed{8}"],
+    "Mastermind": ["\\boxed{1 2}", "\\boxed{3 4}", "\\boxed{1 2}", "\\boxed{1 1}"],
+    "Minesweeper": [f"\\boxed{{{act}}}" for act in ("flag 4 4", "reveal 0 0", "reveal 4 0")],
+    "Wordle": ["\\boxed{BAT}", "\\boxed{HOUSE}", "\\boxed{HAT}", "none"],
+    "FifteenPuzzle": [f"\\boxed{{{way}}}" for way in ("up", "left", "down", "right") * 3],
+    "Hangman": ["\\boxed{A}", "\\boxed{A}", "\\boxed{Q}", "\\boxed{DOGS}", "\\boxed{HAT}"],
+    "Sudoku": [f"\\boxed{{{row} {row} {row}}}" for row in (1, 2, 3, 4, 9)],
+    "TowerofHanoi": ["\\boxed{A C}", "\\boxed{A B}", "\\boxed{A C}"],
+}
+"""Moves of each game that both tested versions of GEM have; right, wrong, and of no game."""
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    """A word list where GEM's games look for NLTK's, which they would download."""
+    nltk = pytest.importorskip("nltk")
+    (tmp_path / "corpora" / "words").mkdir(parents=True)
+    for name in ("en", "en-basic"):
+        (tmp_path / "corpora" / "words" / name).write_text("cat\nhat\nbat\ndog\n")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path), *nltk.data.path])
+    monkeypatch.setattr(nltk, "download", lambda *_, **__: True)
+
+
+def latest(game):
+    """A game in GEM's own wrapper, of which each turn shows its part alone."""
+    from gem.wrappers.observation_wrapper import ObservationWrapper
+
+    class Latest(ObservationWrapper):
+        def step(self, action):
+            self.obs_queue.clear()
+            return super().step(action)
+
+    return Latest(game, include_action=False, include_chat_template=False)
+
+
+@pytest.mark.parametrize("name", [*MOVES, "Dice"])
+def test_the_policy_reads_and_earns_what_gems_own_loop_shows(name, words):
     import gem
 
-    env = make(GuessEnv, seed=2)
-    for task in range(5):
-        played = play(env, env.gold_policy(), task=task)
-        before = random.getstate()
+    if name == "Dice":
+        dice()
+    game, moves = (
+        f"game:{name}-v0-easy" if name in MOVES else "test:Dice-v0",
+        MOVES.get(name, ROLLS),
+    )
+    env = make(type("Played", (GemEnv,), {"game": game}), seed=2)
+    boards = 0
+    for task in range(3):
+        played = ours(env, moves, task)
+        before = random.getstate(), np.random.get_state()
         random.seed(env.tasks[task])  # GEM 0.0.3 does not do so itself.
-        theirs = gem.make(GuessEnv.game)
-        assert played.first == theirs.reset(seed=env.tasks[task])[0]
-        random.setstate(before)
-        for action, step in zip(played.actions, played.steps, strict=True):
-            assert theirs.step(action)[:3] == step[:3]
-        assert played.reward == 1.0
+        np.random.seed(env.tasks[task])
+        assert played == theirs(latest(gem.make(game)), moves, env.tasks[task])
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        boards += sum("board" in seen.text or "grid:" in seen.text for seen in played[:-1])
+    assert boards >= 3 * (name in ("Minesweeper", "FifteenPuzzle", "Hangman", "Sudoku"))
+
+
+def test_prefix_and_suffix_are_shown_once_also_in_a_wrapper_of_gem():
+    class Framed(GemEnv):
+        game = "test:Dice-v0"
+
+        def make(self):
+            return self.wrap(super().make())
+
+    dice()
+    framed = make(Framed)
+    for framed.wrap in (lambda game: game, latest):
+        framed.reset(seed=0)
+        inner = framed.state.env.unwrapped
+        inner.step = lambda _: ("seen", 0.0, False, False, {"prefix": "P ", "suffix": " S"})
+        assert framed.step("a").observation == "P seen\n S"
+
+
+def test_a_task_of_a_data_set_is_its_seed():
+    """GEM's data sets ignore the seed of ``reset`` in 0.0.3; their classes take one."""
+    import gem
+
+    class CountEnv(GemEnv):
+        game = "rg:leg_counting"
+
+    class SameEnv(CountEnv):
+        config = {"seed": 7, "size": 1}  # noqa: RUF012
+
+    env, fixed = make(CountEnv), make(SameEnv)
+    firsts = [env.reset(seed=0, options={"task": task})[0] for task in range(8)]
+    assert len(set(firsts)) == 8
+    assert (
+        firsts[3]
+        == theirs(latest(gem.make(CountEnv.game, seed=env.tasks[3])), [], env.tasks[3])[0].text
+    )
+    assert len({fixed.reset(seed=0, options={"task": task})[0] for task in range(4)}) == 1
+    assert env.step("\\boxed{1}").terminated
+
+
+def test_what_a_game_holds_is_closed_at_its_end():
+    env = dice()
+    env.reset(seed=0)
+    closed = []
+    env.state.env.close = lambda: closed.append(1)
+    env.state.env.step = lambda _: ("over", 0.0, True, True, {})
+    last = env.step("a")
+    assert (last.terminated, last.truncated, closed) == (True, False, [1])
 
 
 def test_the_games_settings_reach_gem():

@@ -8,6 +8,7 @@ import gymnasium
 import pytest
 from gymnasium.envs.toy_text import FrozenLakeEnv
 from gymnasium.spaces import Text
+from parity import ours, theirs
 
 import envs
 from envs.adapters.foreign import ForeignOptions
@@ -80,18 +81,41 @@ def test_a_text_environment_keeps_the_contract_with_a_gold_policy_of_its_own():
     assert len(report.tasks) == 2
 
 
-def test_it_is_registered_like_any_other_and_plays_what_the_foreign_one_plays():
+def test_it_is_registered_like_any_other_and_its_gold_policy_earns_the_reward():
     envs.register("echo-words-v0", EchoEnv)
     env = envs.make("echo-words", seed=3)
-    foreign = Echo()
+    played = play(env, env.gold_policy(), task=7)
+    assert [step.reward for step in played.steps] == [0.5, 0.5]
+    assert played.steps[-1].info["rewards"] == {"reward": 0.5}
+
+
+class ShortLakeEnv(LakeEnv):
+    """Three steps at most; ice that does not slip on a map of one row."""
+
+    def make(self):
+        inner = FrozenLakeEnv(is_slippery=False, desc=["SFFG"])
+        return gymnasium.wrappers.TimeLimit(inner, max_episode_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "moves", "end"),
+    [
+        (LakeEnv, ["right", "down", "right", "down"] * 20, (True, False)),
+        (ShortLakeEnv, ["left"] * 9, (False, True)),
+        # At once at the goal and at the limit, which the library reports as both.
+        (ShortLakeEnv, ["right"] * 9, (True, False)),
+        (EchoEnv, ["abcdefgh"], (False, True)),
+    ],
+)
+def test_it_shows_and_earns_what_the_librarys_own_loop_does(kind, moves, end):
+    env = make(kind, seed=3)
     for task in (0, 7):
-        played = play(env, env.gold_policy(), task=task)
-        first = foreign.reset(seed=env.tasks[task])[0]
-        assert played.first == first
-        assert played.steps[0][:4] == foreign.step(first)[:4]
-        assert [step.reward for step in played.steps] == [0.5, 0.5]
-        assert played.steps[-1].terminated
-        assert played.steps[-1].info["rewards"] == {"reward": 0.5}
+        acts = [MOVES.index(move) if move in MOVES else move for move in moves]
+        own = theirs(
+            env.make(), acts, env.tasks[task], lambda observation, _: env.observe(observation)
+        )
+        assert ours(env, moves, task) == own
+        assert own[-1][2:] == end
 
 
 def test_an_end_that_is_truncated_is_cut_and_the_foreign_one_is_closed():
