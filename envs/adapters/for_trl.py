@@ -35,19 +35,23 @@ class TrlEnvironment:
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self._env = make(name, **options)
+        self._rules = self._env.system_prompt
         self._over, self._failed, self._return = True, False, 0.0
 
     def reset(self, task: int, seed: int = 0, prompt: object = None) -> str:
         """Start an episode and return the observation that follows the prompt.
 
-        TRL passes the columns of a row as arguments.
+        TRL passes the columns of a row as arguments. The prompt holds the rules of all tasks; rules
+        of one task precede its observation.
         """
         self._over, self._failed, self._return = False, False, 0.0
         try:
-            return self._env.reset(seed=seed, options={"task": task})[0]
+            first, _ = self._env.reset(seed=seed, options={"task": task})
         except EnvFailure:
             self._failed = self._over = True
             return FAILED
+        rules = self._env.system_prompt
+        return first if rules in (None, self._rules) else f"{rules}\n\n{first}"
 
     async def act(self, text: str) -> str:
         """Act in the environment and read its reply.

@@ -17,13 +17,22 @@ class Seen(NamedTuple):
     truncated: bool = False
 
 
-def ours(env: TextEnv[Any, Any], moves: Iterable[str], task: int = 0) -> list[Seen]:
-    """An episode of an adapter: the first observation and each step, until the end."""
-    seen = [Seen(env.reset(seed=0, options={"task": task})[0])]
+def ours(
+    env: TextEnv[Any, Any],
+    moves: Iterable[str],
+    task: int = 0,
+    read: Callable[[str], str] = lambda observation: observation,
+) -> list[Seen]:
+    """An episode of an adapter: the first observation and each step, until the end.
+
+    ``read`` maps an observation to what the policy has read.
+    """
+    seen = [Seen(read(env.reset(seed=0, options={"task": task})[0]))]
     for move in moves:
         if seen[-1].terminated or seen[-1].truncated:
             break
-        seen.append(Seen(*env.step(move)[:4]))
+        observation, *rest = env.step(move)[:4]
+        seen.append(Seen(read(observation), *rest))
     return seen
 
 
