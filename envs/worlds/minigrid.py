@@ -1,7 +1,8 @@
 """``minigrid-v0``: the grid worlds of MiniGrid and BabyAI, described in words.
 
-The agent reads its mission and the objects that it sees, with steps forward and to the side, and
-acts by one command a turn. MiniGrid: arXiv:2306.13831. BabyAI's levels: arXiv:1810.08272.
+The agent reads its mission, the direction that it faces, what it carries and the objects that it
+sees, with steps forward and to the side; of walls it reads the distance to the one ahead. It acts
+by one command a turn. MiniGrid: arXiv:2306.13831. BabyAI's levels: arXiv:1810.08272.
 """
 
 from __future__ import annotations
@@ -14,9 +15,18 @@ from envs.adapters.foreign import ForeignOptions, library
 from envs.adapters.gymnasium import GymnasiumEnv
 from envs.episode import Action, Reply
 from envs.options import Card
+from tools.registry import PluginImportError
 
-COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
-"""Commands, in the order of MiniGrid's actions."""
+COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
+"""Commands, in the order of MiniGrid's actions. Some worlds have the first three only."""
+_DIRECTIONS = ("east", "south", "west", "north")
+"""Directions, in MiniGrid's order."""
+_UNSOLVED = (
+    "BabyAI-KeyInBox-v0", "BabyAI-OpenDoorsOrderN2Debug-v0", "BabyAI-OpenDoorsOrderN4Debug-v0",
+    "BabyAI-PutNextS5N2Carrying-v0", "BabyAI-PutNextS6N3Carrying-v0",
+    "BabyAI-PutNextS7N4Carrying-v0",
+)  # fmt: skip
+"""Levels in which BabyAI's scripted agent raises an error, or ends without a reward."""
 _UNSEEN = ("unseen", "empty", "floor", "agent", "wall")
 """Cells that are not listed as objects."""
 
@@ -52,12 +62,16 @@ class MinigridEnv(GymnasiumEnv):
             raise ValueError(
                 f"level ({options.level}) must be an id of MiniGrid, such as BabyAI-GoToLocal-v0"
             )
+        if options.level == "MiniGrid-Playground-v0":
+            raise ValueError(f"level ({options.level}) has no mission and no reward: name another")
+        self._commands = COMMANDS[: _num_actions(self.make(), options.level)]
         # For the gold policy; copies of this environment share it.
         self._seeds: dict[str, int] = {}
         if options.instructions:
             self.system_prompt = (
-                f"You walk in a grid. Write one command a turn: {', '.join(COMMANDS)}. "
-                f"Toggle opens a door or a box in front of you."
+                f"You walk in a grid. Write one command a turn: {', '.join(self._commands)}."
+                + " Toggle opens a door or a box in front of you." * ("toggle" in self._commands)
+                + " Done says that you are where you were to go." * ("done" in self._commands)
             )
 
     def make(self) -> Any:
@@ -65,12 +79,14 @@ class MinigridEnv(GymnasiumEnv):
         return library("gymnasium", "minigrid").make(cast(MinigridOptions, self.options).level)
 
     def observe(self, observation: Mapping[str, Any]) -> str:
-        """The mission, what the agent carries, and the objects that it sees, nearest first."""
+        """The mission, the direction, the objects that the agent sees, and what it carries."""
         carried = self.state.env.unwrapped.carrying
         seen = [words for _, words in sorted(_objects(observation["image"]))]
-        return f"Mission: {observation['mission']}.\nYou see {', '.join(seen) or 'nothing'}." + (
-            f"\nYou carry a {carried.color} {carried.type}." if carried else ""
-        )
+        facing = _DIRECTIONS[int(observation["direction"])]
+        return (
+            f"Mission: {observation['mission']}.\n"
+            f"You face {facing}. You see {', '.join(seen) or 'nothing'}."
+        ) + (f"\nYou carry a {carried.color} {carried.type}." if carried else "")
 
     def act(self, text: str) -> int:
         """The number of a command.
@@ -79,9 +95,9 @@ class MinigridEnv(GymnasiumEnv):
             ValueError: the text is no command.
         """
         command = " ".join(text.split()).strip(".").lower()
-        if command not in COMMANDS:
-            raise ValueError(f"That is no command. Write one of: {', '.join(COMMANDS)}.")
-        return COMMANDS.index(command)
+        if command not in self._commands:
+            raise ValueError(f"That is no command. Write one of: {', '.join(self._commands)}.")
+        return self._commands.index(command)
 
     def turn(self, action: Action) -> Reply:
         """Carry out a command. The score is 1 for a solved mission."""
@@ -97,11 +113,11 @@ class MinigridEnv(GymnasiumEnv):
         return first
 
     def gold_policy(self) -> Callable[[str], str]:
-        """BabyAI's scripted agent, which reads the whole world. Only BabyAI's levels have one.
+        """BabyAI's scripted agent, which reads the whole world. Most of BabyAI's levels have one.
 
         It knows a world by its first observation, so worlds that look alike there are one to it.
         """
-        if not self._is_babyai:
+        if not self._is_solved:
             return super().gold_policy()
         moves: list[int] | None = None
 
@@ -115,11 +131,12 @@ class MinigridEnv(GymnasiumEnv):
 
     def best_return(self, task_index: int) -> float:
         """The return of BabyAI's scripted agent; 1 where there is none."""
-        return self._solution(self.tasks[task_index])[1] if self._is_babyai else 1.0
+        return self._solution(self.tasks[task_index])[1] if self._is_solved else 1.0
 
     @property
-    def _is_babyai(self) -> bool:
-        return cast(MinigridOptions, self.options).level.startswith("BabyAI-")
+    def _is_solved(self) -> bool:
+        level = cast(MinigridOptions, self.options).level
+        return level.startswith("BabyAI-") and level not in _UNSOLVED
 
     def _solution(self, seed: int) -> tuple[list[int], float]:
         """The moves of BabyAI's scripted agent in the world of a seed, and its return."""
@@ -133,6 +150,24 @@ class MinigridEnv(GymnasiumEnv):
             done = terminated or truncated
         world.close()
         return moves, float(reward)
+
+
+def _num_actions(world: Any, level: str) -> int:
+    """Number of actions of a world.
+
+    Raises:
+        PluginImportError: files of the world are missing.
+    """
+    if "-WFC-" in level:
+        missing = library("gymnasium.error", "minigrid").DependencyNotInstalled
+        try:
+            world.reset(seed=0)
+        except (missing, FileNotFoundError) as error:
+            raise PluginImportError(
+                f"level ({level}) needs pip install 'minigrid[wfc]', and the pattern images of "
+                f"MiniGrid's repository, which its wheels lack ({error})"
+            ) from error
+    return int(world.action_space.n)
 
 
 def _quiet() -> None:
