@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from envs.adapters.foreign import ForeignOptions
-from envs.adapters.trl_rows import described, functions, load_tasks
+from envs.adapters.foreign import ForeignOptions, read_messages
+from envs.adapters.trl_rows import described, functions, load_tasks, prompt_of
 from envs.datasets import Row
 from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, TextEnv
@@ -40,7 +40,8 @@ class TrlEnv(TextEnv[Row, Any]):
     rows: ClassVar[Iterable[Mapping[str, Any]] | str]
     """The tasks, as rows or as a source of ``envs.datasets``. Each row holds the arguments of
     ``reset``. The column ``split`` selects a row's split; without this column, a hash selects it.
-    The text in the column ``prompt`` precedes the text that ``reset`` returns."""
+    The column ``prompt`` precedes the text that ``reset`` returns: its system message precedes the
+    description of the tools, and several other messages are shown with their roles."""
 
     def __init__(self, options: EnvOptions, services: Mapping[str, Any] | None = None) -> None:
         super().__init__(options, self.dataset(options).split(options.split), services)
@@ -54,12 +55,11 @@ class TrlEnv(TextEnv[Row, Any]):
         return load_tasks(kind)
 
     def begin(self, task: Row) -> str:
-        """The row's prompt, followed by the text of ``reset``."""
+        """The row's prompt, followed by the text of ``reset``; its system message is ours."""
         self.state = self.environment()
         row = {key: value for key, value in task.columns.items() if key != "split"}
-        prompt = row.get("prompt", "")
-        if not isinstance(prompt, str):
-            prompt = "\n\n".join(message["content"] for message in prompt if message["content"])
+        system, prompt = read_messages(prompt_of(task))
+        self.system_prompt = "\n\n".join(filter(None, [system, described(self.environment)]))
         return prompt + (self.state.reset(**row) or "")
 
     async def turn(self, action: Action) -> Reply:

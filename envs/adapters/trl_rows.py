@@ -30,8 +30,26 @@ def load_tasks(env_type: Any) -> Dataset[Row]:
         ValueError: the rows cannot be read.
     """
     rows = load_rows(env_type.rows)
-    found = ((row, json.dumps(row.columns, sort_keys=True, default=str), row) for row in rows)
+    found = []
+    for row in rows:
+        prompt_of(row)
+        found.append((row, json.dumps(row.columns, sort_keys=True, default=str), row))
     return arrange(found, env_type.__name__)
+
+
+def prompt_of(row: Row) -> list[tuple[str, str]]:
+    """The messages of a row's prompt, as pairs of a role and a text.
+
+    Raises:
+        ValueError: a message has no text, or holds a call of a tool.
+    """
+    prompt = row.columns.get("prompt", "")
+    if isinstance(prompt, str):
+        return [("user", prompt)]
+    for message in prompt:
+        if not isinstance(message["content"], str) or message.get("tool_calls"):
+            raise ValueError(f"{row.where}: prompt: each message must be a text, not {message}")
+    return [(message["role"], message["content"]) for message in prompt]
 
 
 @functools.cache

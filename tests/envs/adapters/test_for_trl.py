@@ -53,6 +53,26 @@ def test_instances_are_reused_and_nothing_is_left_over():
     assert (before, theirs.get_reward()) == (0.1, 0.0) or before == 0.0
 
 
+class Ruled(envs.TextEnv):
+    """Has a rule for each task."""
+
+    system_prompt = "Answer."
+
+    def __init__(self, options, services=None):
+        super().__init__(options, range(3), services)
+
+    def begin(self, task):
+        self.state = task
+        self.system_prompt = f"Say {task}." if task else type(self).system_prompt
+        return "?"
+
+
+def test_the_rules_of_one_task_are_read_before_its_observation():
+    envs.register("ruled-for-trl-v0", Ruled)
+    theirs = trl_factory("ruled-for-trl")()
+    assert [theirs.reset(task=task) for task in range(2)] == ["?", "Say 1.\n\n?"]
+
+
 def test_who_stops_in_the_middle_says_nothing_more():
     theirs = trl_factory("knights-knaves")()
     theirs.reset(task=0)

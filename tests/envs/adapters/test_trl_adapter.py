@@ -100,6 +100,39 @@ def test_rows_are_tasks_of_their_split():
         Empty(ForeignOptions(split="test"))
 
 
+def message(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "system", "first"),
+    [
+        ("Count.", "", "Count. You are at 0."),
+        ([message("system", "Be brief."), message("user", "Count.")], "Be brief.\n\n",
+         "Count. You are at 0."),
+        ([message("user", "Say 1."), message("assistant", "1"), message("user", "Count.")], "",
+         "[user]\nSay 1.\n\n[assistant]\n1\n\n[user]\nCount. You are at 0."),
+    ],
+)  # fmt: skip
+def test_a_prompt_of_several_messages_keeps_its_roles(prompt, system, first):
+    class Prompted(CounterEnv):
+        rows = [{"prompt": prompt, "goal": 3, "split": "train"}]  # noqa: RUF012
+
+    env = Prompted(ForeignOptions())
+    assert env.reset(options={"task": 0})[0] == first
+    assert env.system_prompt == system + make().system_prompt
+
+
+@pytest.mark.parametrize("unread", [{"content": None}, {"content": [{"type": "image"}]},
+                                    {"content": "", "tool_calls": [{"id": "1"}]}])  # fmt: skip
+def test_a_message_that_is_no_text_is_refused_at_load(unread):
+    class Unread(CounterEnv):
+        rows = [{"prompt": [{"role": "user", **unread}], "goal": 3, "split": "train"}]  # noqa: RUF012
+
+    with pytest.raises(ValueError, match="each message must be a text"):
+        Unread(ForeignOptions())
+
+
 def test_the_tools_are_those_that_trl_finds_with_their_schemas():
     from transformers.utils import get_json_schema
 
