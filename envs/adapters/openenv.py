@@ -1,12 +1,15 @@
 """Adapter for environments behind an OpenEnv server (``pip install 'turnwise[openenv]'``).
 
 Subclass :class:`OpenEnv`, convert actions and observations to texts, and register the class. Each
-environment has its own session. ``EnvFailure`` is raised if the server is unreachable, full or
-late, responds with an error, or loses the session. Limits:
+environment has its own session. The policy reads what ``observe`` selects of each observation and,
+as the system message, the metadata's ``system_prompt``, which ``openenv_app`` writes.
+``EnvFailure`` is raised if the server is unreachable, full or late, responds with an error, or
+loses the session. Limits:
 
 - the server alone decides which episode a seed starts, see ``ask``;
 - sessions cannot be copied, so environments cannot be forked;
-- OpenEnv does not distinguish truncation from termination;
+- OpenEnv does not distinguish truncation from termination, except by ``truncated`` in an
+  observation's metadata, as ``openenv_app`` writes it;
 - the subclass declares ``reward_range``, ``reward_floor`` and a gold policy.
 """
 
@@ -19,7 +22,7 @@ from typing import Any, Self, cast
 from envs.adapters.foreign import ForeignOptions, library, seeds
 from envs.base.loop import loop_thread
 from envs.env import EnvOptions, TextEnv
-from envs.episode import Action, EnvFailure, Reply, finish, go_on
+from envs.episode import Action, EnvFailure, Reply, StopReason, cut, finish, go_on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,8 @@ class OpenEnv(TextEnv[int, Any]):
             await self._answer(self._client.connect())
         result = await self._answer(self._client.reset(**self.ask(task)))
         self.state = self._client._ws
+        rules = _metadata(result).get("system_prompt")
+        self.system_prompt = rules or type(self).system_prompt
         return self.observe(result.observation)
 
     async def turn(self, action: Action) -> Reply:
@@ -71,7 +76,14 @@ class OpenEnv(TextEnv[int, Any]):
         if self._client._ws is not self.state:  # A reconnected client has another episode.
             raise EnvFailure(f"{self._name}: the server lost the session", retryable=True)
         rewards, text = {"reward": float(result.reward or 0)}, self.observe(result.observation)
-        return finish(rewards, text) if result.done else go_on(text, rewards)
+        if not result.done:
+            return go_on(text, rewards)
+        metadata = _metadata(result)
+        if not metadata.get("truncated"):
+            return finish(rewards, text)
+        reason = metadata.get("stop_reason")
+        known = reason in [*StopReason]
+        return cut(StopReason(reason) if known else StopReason.TURN_LIMIT, rewards, text)
 
     async def aclose(self) -> None:
         """Close the environment and end the server's session."""
@@ -100,3 +112,9 @@ class OpenEnv(TextEnv[int, Any]):
         twin = super()._twin()
         twin._client = None
         return twin
+
+
+def _metadata(result: Any) -> Mapping[str, Any]:
+    """The metadata of a server's result; empty if it wrote none."""
+    found = result.observation.get("metadata")
+    return found if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from parity import Seen, ours
 
 import envs
 from envs.adapters.openenv import OpenEnv, OpenEnvOptions
@@ -70,6 +71,36 @@ def test_through_the_server_it_is_the_same_environment(mastermind):
             (s.observation, s.reward) for s in same.steps
         ]
         assert played.reward == 1.0
+    env.close()
+
+
+def their_episode(url, actions, read, **reset):
+    """An episode by the loop of OpenEnv's own client."""
+    from openenv.core import GenericEnvClient
+
+    with GenericEnvClient(url).sync() as client:
+        result = client.reset(**reset)
+        seen = [Seen(read(result.observation))]
+        for action in actions:
+            if result.done:
+                break
+            result = client.step(action)
+            cut = bool((result.observation.get("metadata") or {}).get("truncated"))
+            ended = (result.done and not cut, result.done and cut)
+            seen.append(Seen(read(result.observation), float(result.reward or 0), *ended))
+        return seen
+
+
+@pytest.mark.parametrize("moves", [["<guess> 122 </guess>"] * 30, ["no"] * 30])
+def test_it_shows_earns_and_ends_as_by_openenvs_own_client(mastermind, moves):
+    env, local = make(mastermind, max_turns=100), envs.make("mastermind")
+    local.reset(seed=env.tasks[4])
+    actions = [{"text": move} for move in moves]
+    played = ours(env, moves, 4)
+    theirs = their_episode(mastermind, actions, lambda seen: seen["text"], seed=env.tasks[4])
+    assert played == theirs
+    assert played[-1].truncated
+    assert env.system_prompt == local.system_prompt
     env.close()
 
 
@@ -214,6 +245,10 @@ def test_another_server_by_three_functions_and_a_lost_session_is_no_new_episode(
         assert env.step("b").reward == 0.0
         last = env.step("c")
         assert (last.observation, last.reward, last.terminated) == ("a b c (5)", 1.0, True)
+        actions = [{"message": text} for text in "abc"]
+        theirs = their_episode(url, actions, env.observe, seed=6, greeting="Good day")
+        assert ours(env, "abc", 2) == theirs
+        assert env.system_prompt is None
         env.reset(seed=0)
         env.step("a")
         loop_thread.run(env._client._ws.close())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from parity import Seen, ours
 
 import envs
 from envs.play import gold_of, play
@@ -32,6 +35,35 @@ def test_the_librarys_solution_wins_all_points(challenge):
     assert sum(step.reward for step in steps) == pytest.approx(1.0)
     assert steps[-1].terminated
     assert steps[-1].info["scores"] == {"won": 1.0}
+
+
+@pytest.mark.parametrize("steps", [1, 50])
+def test_it_shows_earns_and_ends_as_the_librarys_own_loop(steps):
+    import textworld.gym
+
+    env = envs.make("textworld", max_turns=steps)
+    env.reset(options={"task": 0})
+    path = env.state.path
+    solution = list(env.state.last.policy_commands)
+    moves = ["look", "dance the tango", "inventory", "", *solution, "look"]
+    infos = textworld.EnvInfos(max_score=True, objective=True, won=True)
+    game = textworld.gym.make(textworld.gym.register_game(path, infos, max_episode_steps=steps))
+    first, info = game.reset()
+    shown = [Seen(first[first.index(info["objective"]) :])]
+    score, done = 0, False
+    for move in moves:
+        if done:
+            break
+        text, now, done, info = game.step(move)
+        reward, score = (now - score) / info["max_score"], now
+        shown.append(Seen(text, reward, done and info["won"], done and not info["won"]))
+    game.close()
+    played = ours(env, moves)
+    assert [seen[1:] for seen in played] == [seen[1:] for seen in shown]
+    # The same words; ours leaves out the prompt, what stands on its line, and empty lines.
+    texts = [re.sub(r"\n>[^\n]*\Z", "", seen.text).split() for seen in shown]
+    assert [seen.text.split() for seen in played] == texts
+    assert played[-1][1:] == ((1.0, True, False) if steps > 1 else (0.0, False, True))
 
 
 def test_it_shows_what_the_game_prints_and_the_commands_if_asked():
