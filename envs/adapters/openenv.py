@@ -81,9 +81,9 @@ class OpenEnv(TextEnv[int, Any]):
         metadata = _metadata(result)
         if not metadata.get("truncated"):
             return finish(rewards, text)
-        reason = metadata.get("stop_reason")
-        known = reason in [*StopReason]
-        return cut(StopReason(reason) if known else StopReason.TURN_LIMIT, rewards, text)
+        reasons = {str(reason): reason for reason in StopReason}
+        reason = reasons.get(str(metadata.get("stop_reason")), StopReason.TURN_LIMIT)
+        return cut(reason, rewards, text)
 
     async def aclose(self) -> None:
         """Close the environment and end the server's session."""
