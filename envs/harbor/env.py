@@ -212,7 +212,7 @@ class HarborEnv(ToolEnv[HarborTask, HarborState]):
                 f"{low:g} to {high:g}",
                 retryable=False,
             )
-        return {"tests": reward}, {"solved": float(reward == high), **found}
+        return {"tests": reward}, {**found, "solved": float(reward == high)}
 
 
 async def _docker(

@@ -183,14 +183,13 @@ class SandboxBackend:
                 f"task {task.name}: the tests ended their sandbox: {result.detail}"
             )
 
-        async def read(name: str) -> str | None:
+        async def read(name: str) -> bytes | None:
             try:
-                data = await workspace.read(f"{LOGS}/{name}", max_bytes=MAX_REWARD)
+                return await workspace.read(f"{LOGS}/{name}", max_bytes=MAX_REWARD)
             except FileNotFoundError:
                 return None
             except (OSError, ValueError) as error:
                 raise VerifierFailed(f"{LOGS}/{name}: {error}") from error
-            return data.decode(errors="replace")
 
         return await read_rewards(task, read, tail)
 

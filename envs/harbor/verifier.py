@@ -9,7 +9,7 @@ import io
 import json
 import math
 import tarfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 
 from envs.harbor.config import Artifact, resolved
@@ -114,30 +114,26 @@ async def _judge(
 
 
 async def read_rewards(
-    task: HarborTask, read: Callable[[str], Awaitable[str | None]], tail: str
+    task: HarborTask, read: Callable[[str], Awaitable[bytes | None]], tail: str
 ) -> dict[str, float]:
-    """The numbers in ``reward.json`` or else ``reward.txt``.
+    """The numbers in ``reward.json``, or in ``reward.txt`` if there is no ``reward.json``.
+
+    As in Harbor, true is 1, false is 0, and a value that is no finite number spoils the file.
 
     Args:
         task: the task whose tests have run.
-        read: returns the text of a file in the folder of rewards, or None if it is missing.
+        read: returns a file in the folder of rewards, or None if it is missing.
         tail: the end of the tests' output, for messages.
 
     Raises:
         VerifierFailed: there is no reward.
     """
-    text = await read("reward.txt")
-    table = await read("reward.json")
     try:
-        if table is not None:
-            found = _numbers(table)
-            if REWARD not in found and text is not None:
-                found[REWARD] = float(text)
-        elif text is not None:
-            found = {REWARD: float(text)}
-        else:
-            raise ValueError("there is no reward file")
-        return _checked(found)
+        if (table := await read("reward.json")) is not None:
+            return _numbers(table.decode())
+        if (text := await read("reward.txt")) is not None:
+            return {REWARD: _finite("reward.txt", float(text.decode()))}
+        raise ValueError("there is no reward file")
     except (ValueError, RecursionError) as error:
         raise VerifierFailed(
             f"task {task.name}: the tests wrote no reward to {LOGS}: {error}: "
@@ -145,37 +141,35 @@ async def read_rewards(
         ) from error
 
 
-async def _file(container: Container, name: str) -> str | None:
+async def _file(container: Container, name: str) -> bytes | None:
     try:
-        data = await container.read_file(f"{LOGS}/{name}", MAX_REWARD)
+        return await container.read_file(f"{LOGS}/{name}", MAX_REWARD)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise VerifierFailed(f"{LOGS}/{name}: {error}") from error
-    return data.decode(errors="replace")
 
 
 def _numbers(table: str) -> dict[str, float]:
+    """The numbers of ``reward.json``; a single number under another name is the reward."""
     parsed = json.loads(table)
     if not isinstance(parsed, dict):
         raise ValueError("reward.json is no object")
-    return {
-        name: float(value)
-        for name, value in parsed.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
-
-
-def _checked(found: Mapping[str, float]) -> dict[str, float]:
-    """The numbers with one named ``reward``; a single number under another name is the reward."""
-    for name, value in found.items():
-        if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}")
+    found = {name: _finite(f"reward.json: {name}", value) for name, value in parsed.items()}
     if REWARD in found:
-        return dict(found)
+        return found
     if len(found) != 1:
         raise ValueError(f"reward.json has no {REWARD!r}, but {sorted(found) or 'no numbers'}")
     return {REWARD: next(iter(found.values()))}
+
+
+def _finite(name: str, value: object) -> float:
+    try:
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # an integer beyond the range of floats
+        pass
+    raise ValueError(f"{name} is {str(value)[:50]}, which is no finite number")
 
 
 async def _copy(artifact: Artifact, source: DockerWorkspace, target: DockerWorkspace) -> None:

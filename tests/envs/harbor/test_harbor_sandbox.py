@@ -173,6 +173,19 @@ async def test_broken_tests_are_a_failure_and_no_reward(works, tmp_path, test, w
         await env.aclose()
 
 
+async def test_true_pays_1_and_no_number_of_the_tests_replaces_solved(works, tmp_path):
+    folder = one(tmp_path)
+    table = '{"reward": true, "solved": 0, "speed": 3}'
+    (folder / "tests" / "test.sh").write_text(f"echo '{table}' > /logs/verifier/reward.json\n")
+    env = envs.make("harbor", tasks=folder, split="all", backend="sandbox")
+    try:
+        await env.areset(options={"task": 0})
+        last = await env.astep("Done.")
+        assert (last.reward, last.info["scores"]) == (1.0, {"solved": 1.0, "speed": 3.0})
+    finally:
+        await env.aclose()
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [

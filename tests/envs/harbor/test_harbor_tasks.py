@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 import envs
 from envs.harbor.config import TaskConfig, resolved
 from envs.harbor.tasks import load_tasks, storage_warning
-from envs.harbor.verifier import _checked, _numbers, _without
+from envs.harbor.verifier import VerifierFailed, _without, read_rewards
 from tools.calls import written
 
 
@@ -107,24 +109,60 @@ def test_a_task_reads_only_variables_that_the_user_allows(monkeypatch):
         resolved(values, frozenset(), "task")
 
 
+# The verdicts of Harbor 0.25.0, whose parser and result model read each of these files.
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("table", "text", "found"),
     [
-        ('{"reward": 1, "note": "x", "ok": true}', {"reward": 1.0}),
-        ('{"accuracy": 0.5}', {"accuracy": 0.5, "reward": 0.5}),
-        ('{"reward": 0.25, "speed": 3}', {"reward": 0.25, "speed": 3.0}),
+        (b'{"reward": true}', None, {"reward": 1.0}),
+        (b'{"reward": false}', b"1", {"reward": 0.0}),
+        (b'{"reward": false, "failed": 3}', None, {"reward": 0.0, "failed": 3.0}),
+        (b'{"reward": 0.25, "fast": true}', None, {"reward": 0.25, "fast": 1.0}),
+        (b'{"reward": 1, "reward": -0.5}', None, {"reward": -0.5}),
+        (b'{"reward": 1e-400}', None, {"reward": 0.0}),
+        (b'{"score": 0}', b"1", {"reward": 0.0}),  # a single number is the reward
+        (b'{"passed": true}', None, {"reward": 1.0}),
+        (b'{"Reward": 1}', None, {"reward": 1.0}),
+        (None, b" 0.5\n", {"reward": 0.5}),
+        (None, b"1_0", {"reward": 10.0}),
+        (None, "\u0661".encode(), {"reward": 1.0}),
     ],
 )
-def test_the_reward_is_one_of_the_numbers(text, found):
-    checked = _checked(_numbers(text))
-    assert checked["reward"] == found["reward"]
-    assert set(checked) <= set(found)
+def test_reward_files_pay_what_harbor_reads(table, text, found):
+    assert rewards(table, text) == found
 
 
-@pytest.mark.parametrize("text", ['{"a": 1, "b": 2}', "{}", '{"reward": NaN}', "[1]", "1", ""])
-def test_other_texts_are_no_reward(text):
-    with pytest.raises(ValueError):
-        _checked(_numbers(text))
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        *(
+            (b'{"reward": %s, "failed": 3}' % value, b"1")
+            for value in (b'"1"', b'"true"', b"null", b"[1]", b'{"a": 1}', b"NaN", b"1e309", b"01")
+        ),
+        (b'{"reward": 1, "note": "x"}', None),
+        (b'{"reward": 1, "worst": -Infinity}', None),
+        (b'{"reward": 1, "none": null}', None),
+        (b'{"score": "a", "failed": 2}', None),
+        (b'{"reward": 1%s}' % (b"0" * 400), None),  # beyond floats; Harbor keeps the integer
+        (b'{"reward": 1, "caf\xe9": 2}', None),
+        (b'\xef\xbb\xbf{"reward": 1}', None),
+        *((table, b"1") for table in (b"", b" ", b"[1]", b"1", b"true", b"null")),
+        (b"{}", b"1"),  # Harbor reads no number from these two
+        (b'{"a": 1, "b": 0}', b"1"),
+        *((None, text) for text in (b"", b"true", b"nan", b"inf", b"1e309", b"1 2", b"\xff")),
+        (None, None),
+    ],
+)
+def test_other_reward_files_are_failures(table, text):
+    with pytest.raises(VerifierFailed, match=r"task greeting: the tests wrote no reward to /logs"):
+        rewards(table, text)
+
+
+def rewards(table, text):
+    async def read(name):
+        return {"reward.json": table, "reward.txt": text}[name]
+
+    task = SimpleNamespace(name="greeting")
+    return asyncio.run(read_rewards(task, read, "the tests' output"))
 
 
 def test_excluded_files_of_an_artifact_are_left_out(tmp_path):
