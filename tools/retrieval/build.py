@@ -23,7 +23,8 @@ K1, B, DELTA = 1.5, 0.75, 1.0
 """Parameters k1, b and delta of BM25+, with the values of the package rank-bm25."""
 SHARD_SIZE = 50_000
 """Number of passages that a build holds in memory at the same time."""
-FORMAT = 1
+FORMAT = 2
+"""Version of the index: its files, and the terms of a text."""
 DONE = "turnwise.json"
 """Name of the file that a build writes last. An index without this file is not finished."""
 _SOURCE = "source.json"
@@ -86,16 +87,16 @@ def index_passages(passages: Iterator[Passage], folder: str | Path) -> int:
 def _claim(home: Path, corpus: list[list[object]]) -> None:
     """Reserve the folder for this corpus, or raise if the folder is not free for it."""
     home.mkdir(parents=True, exist_ok=True)
-    mark = home / _SOURCE
+    mark, source = home / _SOURCE, {"format": FORMAT, "corpus": corpus}
     if mark.is_file():
-        if json.loads(mark.read_text()) != corpus:
+        if json.loads(mark.read_text()) != source:
             raise ValueError(
-                f"{home}: holds an index of another corpus, or of one that has changed since: "
+                f"{home}: holds an index of another corpus or format, or the corpus has changed: "
                 f"choose another folder or remove it"
             )
     elif any(home.iterdir()):
         raise ValueError(f"{home}: is not empty and holds no index: choose another folder")
-    mark.write_text(json.dumps(corpus))
+    mark.write_text(json.dumps(source))
 
 
 def _count(

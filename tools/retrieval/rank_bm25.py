@@ -47,7 +47,10 @@ class RankBM25:
         repeated = [i for i, n in Counter(p.id for p in self._passages).items() if n > 1]
         if repeated:
             raise ValueError(f"passage id {repeated[0]!r} is used more than once: make ids unique")
-        words = [tokenize(f"{passage.title} {passage.text}") for passage in self._passages]
+        words = [
+            tokenize(f"{passage.title} {passage.text}", characters=True)
+            for passage in self._passages
+        ]
         if not any(words):
             raise ValueError("the library has no passage with a word in it: nothing can be found")
         self._index = BM25Plus(words)

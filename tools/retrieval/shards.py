@@ -117,5 +117,5 @@ class ShardWriter:
 
     def _numbers(self, passage: Passage) -> Iterable[int]:
         vocabulary = self.vocabulary
-        for term in tokenize(f"{passage.title} {passage.text}"):
+        for term in tokenize(f"{passage.title} {passage.text}", characters=True):
             yield vocabulary.setdefault(term, len(vocabulary))

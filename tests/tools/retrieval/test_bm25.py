@@ -173,8 +173,15 @@ def test_an_interrupted_build_goes_on_behind_the_last_whole_shard(passages, fold
 def test_a_folder_belongs_to_one_corpus(passages, tmp_path):
     source = write(tmp_path / "corpus.jsonl", rows(passages[:20]))
     build_index(source, tmp_path / "index")
+    # An index whose terms an older version made is not resumed.
+    mark = tmp_path / "index" / "source.json"
+    source_of = json.loads(mark.read_text())
+    mark.write_text(json.dumps(source_of | {"format": 1}))
+    with pytest.raises(ValueError, match="of another corpus or format"):
+        build_index(source, tmp_path / "index")
+    mark.write_text(json.dumps(source_of))
     write(source, rows(passages[:30]))
-    with pytest.raises(ValueError, match="of another corpus, or of one that has changed"):
+    with pytest.raises(ValueError, match="of another corpus or format, or the corpus has changed"):
         build_index(source, tmp_path / "index")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
@@ -204,5 +211,5 @@ async def test_k_is_at_least_one(folder):
 
 def test_an_index_of_another_format_is_built_again(folder, tmp_path):
     (tmp_path / "turnwise.json").write_text('{"format": 0, "num_passages": 1}')
-    with pytest.raises(ValueError, match=r"its format \(0\) is not 1"):
+    with pytest.raises(ValueError, match=r"its format \(0\) is not 2"):
         BM25(tmp_path)

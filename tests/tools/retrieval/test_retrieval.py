@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tools
 from tools.builtin.search import NOTHING_FOUND, search_tool
-from tools.retrieval import Passage, RankBM25
+from tools.retrieval import BM25, Passage, RankBM25, index_passages
 from tools.retrieval.tokenizer import tokenize
 
 ANIMALS = [
@@ -106,6 +106,53 @@ async def test_queries_are_answered_each_and_unknown_words_find_nothing():
 
 def test_words_without_case_possessives_and_stop_words():
     assert tokenize("The Fox's den, and the fox’s tail!") == ["fox", "den", "fox", "tail"]
+
+
+SCRIPTS = {
+    "chinese": "北京是中国的首都",
+    "japanese": "東京タワーは日本の首都にあります。ジョン・スミス",
+    "kana": "ﾃｽﾄと か\u3099くせい",  # half-width, and decomposed
+    "korean": "서울은 대한민국의 수도이다",
+    "thai": "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย ๒๕๖๗",
+    "lao": "ວຽງຈັນເປັນນະຄອນຫຼວງຂອງລາວ",
+    "khmer": "ភ្នំពេញជារាជធានីនៃកម្ពុជា។",
+    "burmese": "နေပြည်တော်သည်မြန်မာနိုင်ငံ၏မြို့တော်ဖြစ်သည်။",
+    "mixed": "我的iPhone15手机在2024年坏了",
+    "rare": "\U00020bb7野家",
+    "english": "the capital of France is Paris",
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        *(("北京", "chinese"), ("中国的首都在哪里？", "chinese"), ("国", "chinese")),
+        *(("東京", "japanese"), ("スミス", "japanese"), ("ｼﾞｮﾝ", "japanese"), ("日本", "japanese")),
+        *(("テスト", "kana"), ("がくせい", "kana"), ("대한민국", "korean"), ("수도", "korean")),
+        *(("เมืองหลวง", "thai"), ("๒๕๖๗", "thai"), ("ไทย", "thai"), ("ລາວ", "lao")),
+        *(("ນະຄອນ", "lao"), ("កម្ពុជា", "khmer"), ("မြန်မာ", "burmese"), ("မြို့တော်", "burmese")),
+        *(("iphone15", "mixed"), ("2024", "mixed"), ("手机", "mixed"), ("\U00020bb7", "rare")),
+        *(("Paris", "english"), ("上海", None), ("15", None), ("par", None), ("。・", None)),
+    ],
+)
+async def test_words_of_scripts_without_spaces_are_found(query, best, scripts_index):
+    small = RankBM25([Passage(*item) for item in SCRIPTS.items()], absent_terms=True)
+    for library in (small, scripts_index):
+        [found] = await library.search([query], 1)
+        assert [p.id for p in found] == [best][: best is not None]
+
+
+@pytest.fixture(scope="module")
+def scripts_index(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scripts") / "index"
+    index_passages((Passage(*item) for item in SCRIPTS.items()), folder)
+    return BM25(folder)
+
+
+def test_pairs_of_characters_are_terms_and_passages_have_single_ones_too():
+    assert tokenize("北京是") == ["北京", "京是"]
+    assert tokenize("北京是", characters=True) == ["北", "京", "是", "北京", "京是"]
+    assert tokenize("Café’s 水, Straße 3.5") == ["café", "水", "straße", "3", "5"]
 
 
 def test_a_library_must_be_able_to_answer():
