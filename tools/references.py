@@ -1,7 +1,11 @@
-"""Loads users' functions and classes by reference: ``agent.py:play`` or ``package.mod:Env``."""
+"""Loads users' functions and classes by reference, and keeps what is made from users' files.
+
+A reference is ``agent.py:play`` or ``package.mod:Env``. Files are read again when they change.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -9,11 +13,15 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 importing: ContextVar[ModuleType | None] = ContextVar("importing", default=None)
 """The module of the user's file that is being imported, or None. Names that are registered
@@ -101,16 +109,91 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return name in inspect.signature(function).parameters
 
 
-_versions: dict[str, tuple[int, int]] = {}
-"""Modification time and size of each imported file, by module name."""
+_versions: dict[str, object] = {}
+"""Version of each imported file, by module name."""
+_SMALL = 1 << 20
+"""Maximum size of a file that is compared by its content."""
+_reading: ContextVar[dict[Path, object] | None] = ContextVar("reading", default=None)
+"""Versions of the files from which a result is being made, or None."""
+_holds: list[object] = []
+"""One entry per open :func:`files_held`. All have the same object, as long as one is open."""
+
+
+def version_of(path: Path) -> object:
+    """A value that changes with a file's content, or with the names in a folder.
+
+    A large file is compared by its times, its inode and its size.
+    """
+    try:
+        if path.is_dir():
+            return sorted(map(str, path.rglob("*")))
+        status = path.stat()
+        if status.st_size <= _SMALL:
+            return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
+
+
+def depends_on(path: Path) -> None:
+    """Note that the result that is being made depends on a file or folder. Call before reading."""
+    files = _reading.get()
+    if files is not None and path not in files:
+        files[path] = version_of(path)
+
+
+class _Kept(NamedTuple):
+    result: Any
+    files: dict[Path, object]
+    hold: object
+
+    def is_current(self, hold: object) -> bool:
+        held = hold is not None and hold is self.hold
+        return held or all(version_of(path) == known for path, known in self.files.items())
+
+
+def kept_while_unchanged(read: Callable[P, T]) -> Callable[P, T]:
+    """A function that keeps its result per arguments until a file of :func:`depends_on` changes."""
+    kept: dict[object, _Kept] = {}
+
+    @functools.wraps(read)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        key, hold = (args, *kwargs.items()), _holds[0] if _holds else None
+        known = kept.get(key)
+        if known is None or not known.is_current(hold):
+            files = dict[Path, object]()
+            token = _reading.set(files)
+            try:
+                known = _Kept(read(*args, **kwargs), files, hold)
+            finally:
+                _reading.reset(token)
+        kept[key] = known._replace(hold=hold)
+        if (outer := _reading.get()) is not None:
+            outer.update(known.files)
+        return cast(T, known.result)
+
+    return call
+
+
+@contextmanager
+def files_held() -> Iterator[None]:
+    """A context in which results of :func:`kept_while_unchanged` stay as they are at the first use.
+
+    A run plays its tasks in it: a file that changes meanwhile changes the next run.
+    """
+    _holds.append(_holds[0] if _holds else object())
+    try:
+        yield
+    finally:
+        _holds.pop()
 
 
 def _from_file(name: str) -> ModuleType:
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError("there is no such file")
-    known, status = module_name(path), path.stat()
-    version = (status.st_mtime_ns, status.st_size)
+    depends_on(path)
+    known, version = module_name(path), version_of(path)
     if known in sys.modules and _versions.get(known) == version:
         return sys.modules[known]
     # Compiled here: Python's cache misses changes within one second.

@@ -12,6 +12,7 @@ from envs.datasets import Row, load_rows
 from envs.datasets.splits import Dataset, arrange
 from envs.episode import EnvFailure
 from tools.function import FunctionTool
+from tools.references import kept_while_unchanged
 from tools.threads import in_thread
 from tools.tool import BadArguments, ToolFailure
 
@@ -22,9 +23,9 @@ RULES = (
 NO_TOOLS = ("reset", "get_reward")
 
 
-@functools.cache
+@kept_while_unchanged
 def load_tasks(env_type: Any) -> Dataset[Row]:
-    """The rows of a ``TrlEnv``; loaded once per process.
+    """The rows of a ``TrlEnv``.
 
     Raises:
         ValueError: the rows cannot be read.

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from envs.datasets.verl_code import json_of_tests
 from envs.env import TextEnv
 from envs.registration import make
+from tools.references import kept_while_unchanged
 
 
 def verl_rows(name: str, num_tasks: int, seed: int = 0, **options: Any) -> Iterator[dict[str, Any]]:
@@ -78,7 +78,7 @@ def compute_score(
         env.close()
 
 
-@lru_cache(maxsize=8)
+@kept_while_unchanged
 def _env(env_id: str, options: str) -> TextEnv[Any, Any]:
     """The environment with these options. It is cached; its copies share the same services."""
     return make(env_id, **json.loads(options))

@@ -20,12 +20,19 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from importlib.machinery import PathFinder
 
 from envs.code.apps import apps_task, is_apps, task_of
 from envs.code.task import CodeTask
-from envs.datasets import NoAnswer, Row, is_empty, livecodebench, load_rows, name_of
+from envs.datasets import (
+    NoAnswer,
+    Row,
+    is_empty,
+    kept_while_unchanged,
+    livecodebench,
+    load_rows,
+    name_of,
+)
 from envs.datasets.splits import Dataset, arrange
 from envs.datasets.verl import is_verl, plain_row
 from envs.datasets.verl_code import code_tests
@@ -47,11 +54,11 @@ class MissingPackages(ValueError):
     """Raised when tests of rows import packages that programs in the sandbox cannot import."""
 
 
-@cache
+@kept_while_unchanged
 def load_tasks(source: str, columns: str = "") -> Dataset[CodeTask]:
     """The tasks of a file, folder or hub id; see ``envs.datasets``.
 
-    Each source is read once per process.
+    A source is read again when its files have changed.
 
     Raises:
         ValueError: the layout is unknown, a row is malformed, or its tests cannot run

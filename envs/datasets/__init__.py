@@ -3,6 +3,7 @@
 from envs.datasets.files import SUFFIXES, DatasetUnavailable
 from envs.datasets.rows import NoAnswer, Row, is_empty, load_rows, name_of, parse_columns
 from envs.datasets.splits import ALL, SPLITS, Dataset, EmptySplit, arrange, split_of
+from tools.references import kept_while_unchanged
 
 __all__ = [
     "ALL",
@@ -15,6 +16,7 @@ __all__ = [
     "Row",
     "arrange",
     "is_empty",
+    "kept_while_unchanged",
     "load_rows",
     "name_of",
     "parse_columns",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tools.references import depends_on
 from tools.registry import closest
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".json")
@@ -33,6 +34,7 @@ def find_files(source: str | Path) -> list[Path]:
             raise ValueError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
         return [path]
     if path.is_dir():
+        depends_on(path)
         inside = {str(file): file for file in sorted(path.rglob("*"))}
         found = [inside[name] for name in data_files(inside)]
         if not found:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from envs.datasets.files import find_files
+from tools.references import depends_on
 
 
 class Row(NamedTuple):
@@ -127,6 +128,7 @@ def _renamed(row: Row, named: Mapping[str, str]) -> Row:
 
 
 def _read(file: Path) -> Iterator[Row]:
+    depends_on(file)
     words = re.split(r"[^a-z]+", file.name.lower())
     named = next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
     for row in _rows_of(file):

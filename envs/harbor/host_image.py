@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from envs.harbor.config import Environment
 from envs.harbor.tasks import HarborTask, common_refusal
+from tools.references import depends_on
 
 WORKDIR = "/app"
 """The folder in which an agent works."""
@@ -93,6 +94,7 @@ def _place_refusal(place: Environment) -> str:
 
 def _instructions(dockerfile: Path) -> Iterator[Placed]:
     """The files that a Dockerfile copies."""
+    depends_on(dockerfile)
     based = False
     for number, line in enumerate(dockerfile.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -140,6 +142,7 @@ def _check_root(archive: Path, where: str) -> None:
     """Check that an archive is an export of this machine's system, by its name and version."""
     if not archive.name.endswith(_ARCHIVES) or not archive.is_file():
         raise NotTheHosts(f"{where}: {archive.name} is no archive of a system")
+    depends_on(archive)
     try:
         with tarfile.open(archive) as opened:
             found = next((e for e in opened if e.name.lstrip("./") == _RELEASE and e.isreg()), None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from envs.datasets.rows import Row
 from envs.datasets.splits import Dataset, arrange
 from envs.harbor.config import TaskConfig, read_config
+from tools.references import depends_on, kept_while_unchanged
 
 CONFIG = "task.toml"
 _SHOWN = 3
@@ -64,11 +64,12 @@ def load_tasks(
     return _load_tasks(str(Path(source).resolve()), only, refusal or container_refusal)
 
 
-@lru_cache(maxsize=16)
+@kept_while_unchanged
 def _load_tasks(
     source: str, only: str, refusal: Callable[[HarborTask], str]
 ) -> Dataset[HarborTask]:
     home = Path(source)
+    depends_on(home)
     found = [task for task in _read(home) if _chosen(task.name, only)]
     if not found:
         which = f" that match only ({only})" if only else ""
@@ -97,8 +98,10 @@ def _read(home: Path) -> Iterator[HarborTask]:
 
 
 def _task(folder: Path, name: str) -> HarborTask:
-    config = read_config(folder / CONFIG)
     path = folder / "instruction.md"
+    for file in (folder / CONFIG, path):
+        depends_on(file)
+    config = read_config(folder / CONFIG)
     try:
         instruction = path.read_text(encoding="utf-8").strip() if not config.steps else ""
     except (OSError, UnicodeError) as error:

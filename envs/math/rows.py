@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
 
-from envs.datasets import NoAnswer, Row, load_rows, name_of
+from envs.datasets import NoAnswer, Row, kept_while_unchanged, load_rows, name_of
 from envs.datasets.splits import Dataset, arrange
 from envs.datasets.verl import is_verl, report_own_prompts
 from envs.math.answer_format import asks_for_answer
@@ -19,11 +18,11 @@ OWN_INSTRUCTIONS = "question=prompt ground_truth=reward_model.ground_truth"
 format to every prompt."""
 
 
-@cache
+@kept_while_unchanged
 def load_problems(source: str, columns: str = "") -> Dataset[MathTask]:
     """The problems of a source of ``envs.datasets``.
 
-    Each source is read once per process.
+    A source is read again when its files have changed.
 
     Raises:
         ValueError: a row's layout is unknown, or the row is malformed.

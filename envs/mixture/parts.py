@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from envs.datasets import kept_while_unchanged
 from envs.datasets.options import split_to_evaluate
 from envs.datasets.splits import ALL
 from envs.options import EnvOptions, Tasks
@@ -83,7 +84,7 @@ class MixOptions(EnvOptions):
         return [part.name for part in self.parts() if _split_of(part) == ALL]
 
 
-@lru_cache(maxsize=64)
+@kept_while_unchanged
 def _parse(of: str, split: str, seed: int, token_budget: str) -> tuple[Part, ...]:
     own = "test" if split == ALL else split
     shared = {"split": own, "seed": seed, "token_budget": token_budget}

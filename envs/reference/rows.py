@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 
-from envs.datasets import Row, is_empty, load_rows, name_of
+from envs.datasets import Row, is_empty, kept_while_unchanged, load_rows, name_of
 from envs.datasets.splits import Dataset, arrange
 from envs.reference.task import ReferenceTask
 
@@ -13,11 +12,11 @@ REFERENCES = ("reference", "reference_answer", "answer")
 """Columns that may hold the reference. The first that is not empty is used."""
 
 
-@cache
+@kept_while_unchanged
 def load_questions(source: str, columns: str = "") -> Dataset[ReferenceTask]:
     """The questions of a file, folder or hub id; see ``envs.datasets``.
 
-    Each source is read once per process.
+    A source is read again when its files have changed.
 
     Raises:
         ValueError: a column is missing, or a row is malformed.

@@ -14,10 +14,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from envs.datasets import NoAnswer, Row, is_empty, load_rows, name_of
+from envs.datasets import NoAnswer, Row, is_empty, kept_while_unchanged, load_rows, name_of
 from envs.datasets.splits import Dataset, arrange
 from envs.datasets.verl import answers, is_verl, plain_row, report_own_prompts
 from envs.search.world import SearchTask
@@ -38,11 +37,11 @@ class Questions:
     """The paragraphs of all splits, without duplicates; empty if rows hold none."""
 
 
-@cache
+@kept_while_unchanged
 def load_questions(source: str, columns: str = "") -> Questions:
     """The questions of a file, folder or hub id; see ``envs.datasets``.
 
-    Each source is read once per process.
+    A source is read again when its files have changed.
 
     Raises:
         ValueError: a row has an unknown layout or is malformed; the message names the row.

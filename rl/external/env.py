@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from envs.env import EnvOptions, TextEnv
 from envs.episode import Action, EnvFailure, Reply
 from envs.options import Card
 from rl.external.program import open_program
-from tools.references import is_reference, load_function, takes
+from tools.references import is_reference, kept_while_unchanged, load_function, takes
 
 if TYPE_CHECKING:
     from rl.data.conversations import Conversation
@@ -129,9 +128,9 @@ class AgentEnv(TextEnv[Any, None]):
             yield {"program": program, "capture": server}
 
 
-@functools.lru_cache(maxsize=16)
+@kept_while_unchanged
 def _tasks(source: str, split: str, seed: int) -> Sequence[Any]:
-    """The tasks of a split. They are read once."""
+    """The tasks of a split."""
     if not source:
         raise ValueError(
             "env.tasks ('') must name tasks: JSON lines, Parquet, a hub id, or file.py:function"
@@ -142,9 +141,9 @@ def _tasks(source: str, split: str, seed: int) -> Sequence[Any]:
     return list(function(split, **({"seed": seed} if takes(function, "seed") else {})))
 
 
-@functools.lru_cache(maxsize=16)
+@kept_while_unchanged
 def _rows(source: str) -> Dataset[Mapping[str, Any]]:
-    """The rows of a data set. They are read once."""
+    """The rows of a data set."""
     rows = load_rows(source)
     found = ((row, json.dumps(row.columns, sort_keys=True), row.columns) for row in rows)
     return arrange(found, source)

@@ -17,12 +17,15 @@ from rl.run.process.activity import LEARNER, OPEN, Activities
 from rl.run.process.closing import InTime
 from rl.settings.environment import NO_ENV
 from rl.settings.run import RunConfig
+from tools.references import files_held
 
 
 async def open_services(
     config: RunConfig, stack: AsyncExitStack, activities: Activities, sandboxes: str = ""
 ) -> Mapping[str, Any]:
     """Open the environment's services. ``stack`` closes them within ``close_s``.
+
+    Until then the tasks stay as they are, even if their files change.
 
     Args:
         config: the settings.
@@ -35,6 +38,7 @@ async def open_services(
     """
     if config.env.env_id == NO_ENV:
         return {}
+    stack.enter_context(files_held())
     options: Any = config.env.options
     if sandboxes:
         if not hasattr(options, "sandbox"):

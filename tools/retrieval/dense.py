@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.references import version_of
 from tools.retrieval.corpus import batched, corpus_files, read_corpus
 from tools.retrieval.passage import Passage
 from tools.retrieval.shards import PASSAGES
@@ -48,13 +49,18 @@ class DenseModel:
     """Text before each passage, such as E5's "passage: "."""
 
 
-@lru_cache(maxsize=2)
 def sentence_encoder(name: str) -> Encoder:
-    """The encoder of a sentence-transformers model, loaded once.
+    """The encoder of a sentence-transformers model, loaded again if a file of its folder changed.
 
     Raises:
         ValueError: sentence-transformers is not installed, or there is no such model.
     """
+    files = sorted(Path(name).rglob("*")) if Path(name).is_dir() else []
+    return _encoder(name, str([version_of(file) for file in files]))
+
+
+@lru_cache(maxsize=2)
+def _encoder(name: str, _: str) -> Encoder:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:

@@ -5,18 +5,19 @@ TinyZero's own score requires that every number is used; set ``use_all=True`` fo
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from envs.datasets import Row
+from envs.datasets import Row, kept_while_unchanged
 from envs.datasets.splits import Dataset
 from envs.logic.countdown.arithmetic import CountdownTask
 from envs.logic.rows import load_puzzles, need
 
 
-@cache
+@kept_while_unchanged
 def load_countdown(source: str, columns: str = "") -> Dataset[CountdownTask]:
-    """The tasks of a source of ``envs.datasets``. Each source is read once per process.
+    """The tasks of a source of ``envs.datasets``.
+
+    A source is read again when its files have changed.
 
     Raises:
         ValueError: a row is not such a task.

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
 
-from envs.datasets import Row
+from envs.datasets import Row, kept_while_unchanged
 from envs.datasets.splits import Dataset
 from envs.logic.knights.statements import ROLES
 from envs.logic.rows import find, load_puzzles, need
@@ -31,9 +30,11 @@ class RowPuzzle:
         return self.question
 
 
-@cache
+@kept_while_unchanged
 def load_knights(source: str, columns: str = "") -> Dataset[RowPuzzle]:
-    """The puzzles of a source of ``envs.datasets``. Each source is read once per process.
+    """The puzzles of a source of ``envs.datasets``.
+
+    A source is read again when its files have changed.
 
     Raises:
         ValueError: a row is not such a puzzle.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-from envs.datasets import Row
+from envs.datasets import Row, kept_while_unchanged
 from envs.datasets.splits import Dataset
 from envs.logic.mastermind.codes import Game
 from envs.logic.rows import load_puzzles, need
 
 
-@cache
+@kept_while_unchanged
 def load_codes(source: str, columns: str, rules: Game) -> Dataset[str]:
-    """The codes of a source of ``envs.datasets``. Each source is read once per process.
+    """The codes of a source of ``envs.datasets``.
+
+    A source is read again when its files have changed.
 
     Raises:
         ValueError: a row has no valid code of the game.

@@ -7,10 +7,9 @@ which is computed.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from envs.datasets import Row
+from envs.datasets import Row, kept_while_unchanged
 from envs.datasets.splits import Dataset
 from envs.logic.rows import find, load_puzzles, need
 from envs.logic.sudoku.grid import Grid, SudokuTask, mistake, solve
@@ -18,9 +17,11 @@ from envs.logic.sudoku.grid import Grid, SudokuTask, mistake, solve
 _EMPTY = str.maketrans("._", "00")
 
 
-@cache
+@kept_while_unchanged
 def load_grids(source: str, columns: str, size: int) -> Dataset[SudokuTask]:
-    """The puzzles of a source of ``envs.datasets``. Each source is read once per process.
+    """The puzzles of a source of ``envs.datasets``.
+
+    A source is read again when its files have changed.
 
     Raises:
         ValueError: a row is not a puzzle of this size.

@@ -250,7 +250,6 @@ async def test_an_export_of_this_system_stands_for_the_machine_itself(works, tmp
     exported(root, "ID=plan9\nVERSION_ID=4\n")
     assert "root.tar.gz holds plan9 4, and this machine is" in refused(folder)
     exported(root, Path("/", RELEASE).read_text())
-    load_tasks.__globals__["_load_tasks"].cache_clear()
     env = envs.make("harbor", tasks=folder, split="all", backend="sandbox")
     try:
         await env.areset(options={"task": 0})
