@@ -2,13 +2,21 @@
 
 Making an environment imports the library. A hash of the question selects its split. Each task is
 generated again, with another seed, until its question belongs to the split, so no question is in
-two splits.
+two splits. A second process draws the tasks, because some of the library's depend on the seed of
+Python's hashes and on the global generators: see ``serve_draws``.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import inspect
 import json
+import os
+import pickle
+import select
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
@@ -17,10 +25,12 @@ from typing import Any, ClassVar, cast
 from envs.adapters import reasoning_gym_tasks as gym
 from envs.datasets.generated import NUM_TASKS, task_rng
 from envs.env import TextEnv
-from envs.episode import Action, Reply, finish
+from envs.episode import Action, EnvFailure, Reply, finish
 from envs.logic.answers import only_answer
 
-_MOST_DRAWS, _MOST_CHARACTERS, _DRAWING = 500, 10_000, threading.Lock()
+_MOST_DRAWS, _MOST_CHARACTERS, _LOCK = 500, 10_000, threading.Lock()
+_DRAW_S = 600.0
+"""Time limit in seconds of one draw."""
 
 
 class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
@@ -71,21 +81,70 @@ class ReasoningGymEnv(TextEnv[int, dict[str, Any]]):
 
 
 @lru_cache(maxsize=64)
-def _make(dataset: str, config: str, seed: int = 0) -> Any:
-    """The library's data set for a task. Despite its size of 1, it has an entry for any index."""
+def _make(dataset: str, config: str) -> Any:
+    """The library's data set for a task, which scores answers."""
     library = gym.import_library(dataset)
     try:
-        return library.create_dataset(dataset, seed=seed, size=1, **json.loads(config))
+        return library.create_dataset(dataset, seed=0, size=1, **json.loads(config))
     except (TypeError, AssertionError) as error:
         raise ValueError(f"config ({config}): {error}") from error
 
 
-def _draw(dataset: str, config: str, number: int) -> dict[str, Any]:
-    with _DRAWING:
+class _Drawing:
+    """The process that draws tasks, started at the first draw."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def draw(self, *request: Any) -> Any:
+        if self._process is None or self._owner != os.getpid():
+            self._start()
+        process = cast("subprocess.Popen[bytes]", self._process)
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            return cast(dict[str, Any], _make(dataset, config)[number])
-        except IndexError:  # This data set draws all its entries at construction.
-            return cast(dict[str, Any], _make(dataset, config, number)[0])
+            pickle.dump(request, process.stdin)
+            process.stdin.flush()
+            if not select.select([process.stdout], [], [], _DRAW_S)[0]:
+                raise TimeoutError(f"no answer in {_DRAW_S:g} s")
+            return pickle.load(process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            self.close()
+            raise EnvFailure(
+                f"reasoning-gym/{request[0]}-v0: the process that draws tasks failed: {error}",
+                retryable=True,
+            ) from error
+
+    def _start(self) -> None:
+        source = f"from typing import Any\n{inspect.getsource(gym.serve_draws)}\nserve_draws()"
+        path = os.pathsep.join(filter(None, sys.path))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-c", source],
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._owner = os.getpid()
+
+    def close(self) -> None:
+        if self._process is not None and self._owner == os.getpid():
+            self._process.kill()
+            self._process.communicate()
+        self._process = None
+
+
+_drawing = _Drawing()
+atexit.register(_drawing.close)
+
+
+def _draw(dataset: str, config: str, number: int) -> dict[str, Any]:
+    with _LOCK:
+        entry, error = _drawing.draw(dataset, config, number)
+    if error:
+        raise ValueError(f"reasoning-gym/{dataset}-v0: a task cannot be drawn: {error}")
+    return cast(dict[str, Any], entry)
 
 
 @cache

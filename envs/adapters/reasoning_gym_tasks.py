@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from envs.env import EnvOptions
+from envs.logic.countdown.arithmetic import BadExpression, evaluate
 from envs.options import Card
 from tools.registry import PluginImportError
 
@@ -37,15 +39,15 @@ TASKS = tuple(_NAMES.split())
 deterministic."""
 
 COMPUTES = (
-    *("binary_matrix", "coin_flip", "countdown", "intermediate_integration", "n_queens"),
-    *("polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix"),
-    "string_insertion",
+    *("binary_matrix", "countdown", "intermediate_integration", "n_queens"),
+    *("polynomial_multiplication", "simple_integration", "spiral_matrix", "string_insertion"),
 )
 """Tasks whose scorers pass answers to ``eval``, ``sympy.parse_expr`` or unbounded arithmetic."""
 
-WORD_FOR_WORD = ("game_of_life_halting",)
-"""Tasks whose scorers accept any answer, because ``bool("False")`` is true. turnwise accepts only
-the library's own answer."""
+EXACT = ("coin_flip", "game_of_life", "game_of_life_halting", "letter_jumble", "number_sorting")
+"""Tasks whose scorers give wrong answers the full score or most of it: 0 as a probability, an empty
+board, any word, more words, numbers that are off by less than 1. turnwise accepts only the
+library's own answer: the same number, list or text."""
 _NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
 
 CARD = Card(
@@ -83,14 +85,110 @@ def score_of(task: str, scorer: Any, answer: str, entry: Mapping[str, Any]) -> f
     the library's own answer does not, because some scorers accept nan for any number.
     """
     gold = str(entry["answer"])
-    if task in WORD_FOR_WORD:
-        return float(answer.lower() == gold.lower())
+    if task in EXACT:
+        return float(_same(answer, gold))
+    if task == "puzzle24":
+        return float(_makes_24(answer, entry["metadata"]["numbers"]))
     if _NAN.search(answer) and not _NAN.search(gold):
         return 0.0
     try:
         return min(max(float(scorer.score_answer(answer, entry)), 0.0), 1.0)
     except Exception:
         return 0.0
+
+
+def _same(answer: str, gold: str) -> bool:
+    """Whether two texts are the same number, list of numbers, or words in lower case."""
+    try:
+        number, right = _number(answer), _number(gold)
+        return math.isclose(number, right, rel_tol=1e-3)
+    except (ValueError, ZeroDivisionError):
+        pass
+    try:
+        return bool(_numbers(_listed(answer)) == _numbers(_listed(gold)))
+    except (ValueError, TypeError, RecursionError):
+        return answer.lower().split() == gold.lower().split()
+
+
+def _number(text: str) -> float:
+    top, _, bottom = text.replace(",", "").partition("/")
+    return float(top) / float(bottom or 1)
+
+
+def _listed(text: str) -> Any:
+    return json.loads(text.replace("'", '"'))
+
+
+def _numbers(value: Any) -> Any:
+    return [_numbers(item) for item in value] if isinstance(value, list) else float(value)
+
+
+def _makes_24(answer: str, numbers: list[int]) -> bool:
+    """Whether an expression has the value 24 and uses each number once, as the question says.
+
+    The library's scorer accepts any four numbers of its range.
+    """
+    try:
+        # A sign is a subtraction from 0.
+        value, used = evaluate(re.sub(r"(^|\()\s*-", r"\g<1>0-", answer.strip()))
+    except BadExpression:
+        return False
+    return value == 24 and sorted(filter(None, used)) == sorted(filter(None, numbers))
+
+
+def serve_draws() -> None:
+    """Draw entries for another process; see ``envs.adapters.reasoning_gym``.
+
+    The source of this function runs by itself, so it imports all that it needs. Nothing but the
+    request decides an entry: the process has a fixed hash seed, and the global generators and the
+    date are set before each draw.
+    """
+    import datetime
+    import json
+    import os
+    import pickle
+    import random
+    import sys
+
+    import numpy
+    from reasoning_gym import create_dataset as create
+    from reasoning_gym.arithmetic import time_intervals
+
+    class Date(datetime.date):
+        @classmethod
+        def today(cls) -> Any:
+            return cls(2025, 1, 1)
+
+    def seed(number: int) -> None:
+        random.seed(number)
+        numpy.random.seed(number)
+
+    def draw(name: str, config: str, number: int) -> Any:
+        if (name, config) not in made:
+            seed(0)
+            made[name, config] = create(name, size=1, seed=0, **json.loads(config))
+        seed(number)
+        try:
+            return made[name, config][number]
+        except IndexError:  # This data set draws all its entries at construction.
+            return create(name, size=1, seed=number, **json.loads(config))[0]
+
+    made: dict[tuple[str, str], Any] = {}
+    time_intervals.date = Date
+    replies = os.fdopen(os.dup(1), "wb")
+    # The library prints while it draws.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            reply = pickle.dumps((draw(*request), ""))
+        except Exception as error:
+            reply = pickle.dumps((None, f"{type(error).__name__}: {error}"))
+        replies.write(reply)
+        replies.flush()
 
 
 def import_library(task: str) -> Any:

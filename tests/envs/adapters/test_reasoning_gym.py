@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import envs
@@ -107,6 +110,98 @@ def test_words_that_hold_those_letters_are_answers():
 def test_answers_are_evaluated_as_python_only_where_they_are_trusted(task):
     with pytest.raises(ValueError, match=rf"trust_answers \(False\) must be True.* {task} "):
         envs.make(f"reasoning-gym/{task}")
+
+
+PLAYED = """
+import json, random, sys, envs
+found = []
+random.seed(int(sys.argv[1]))
+for name in sys.argv[2:]:
+    env = envs.make(f"reasoning-gym/{name}", trust_answers=True)
+    for task in range(4):
+        question, _ = env.reset(seed=random.getrandbits(9), options={"task": task})
+        found.append([question, env.state["answer"], str(env.state["metadata"])])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_tasks_are_the_same_in_every_process():
+    names = ("isomorphic_strings", "ransom_note", "polynomial_multiplication", "list_functions")
+    found = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", PLAYED, seed, *order],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed, order in (("1", names), ("2", names[::-1]))
+    ]
+    one, other = (json.loads(text.splitlines()[-1]) for text in found)
+    by_name = [other[4 * i : 4 * i + 4] for i in range(4)][::-1]
+    assert one == [entry for entries in by_name for entry in entries]
+
+
+def test_drawing_leaves_the_global_generators_alone():
+    env = make("pool_matrix")
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.getstate(), np.random.get_state()[1].tolist()
+    env.reset(options={"task": 0})
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == expected
+
+
+def test_a_lost_process_of_tasks_is_a_failure_and_starts_again():
+    from envs.adapters import reasoning_gym
+
+    env = make("gcd")
+    question, _ = env.reset(options={"task": 0})
+    reasoning_gym._drawing._process.kill()
+    reasoning_gym._drawing._process.wait()
+    with pytest.raises(envs.EnvFailure, match="the process that draws tasks failed") as failure:
+        env.reset(options={"task": 0})
+    assert failure.value.retryable
+    assert env.reset(options={"task": 0})[0] == question
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "right", "wrong"),
+    [
+        (
+            "puzzle24",
+            "10*(8 - 5) - 6",
+            ("10 * (8-5) - 6", "(8 - 5)*10 - 6", "-6 + 10*(8-5)", "(-5 + 8)*10 - 6"),
+            ("6+6+6+6", "24", "10+8+6", "(10+8+6)*1", "10*(8-5)-6+0*7", "__import__('os')", "9**9"),
+        ),
+        ("coin_flip", "0.3125", ("0.3125", "5/16", "0.31250"), ("0", "0.3", "1", "x", "1/0", "0.")),
+        ("coin_flip", "0.00003052", ("0.00003052", "1/32768"), ("0", "0.0001", "1e-9")),
+        (
+            "number_sorting",
+            "['52.2', '30.0', '-81.0']",
+            ("['52.2', '30.0', '-81.0']", "[52.2, 30, -81]", '["52.20", "30", "-81"]'),
+            ("['52', '30', '-81']", "['53.1', '30.9', '-81']", "[52.2, 30]", "52.2, 30, -81", "[]"),
+        ),
+        (
+            "letter_jumble",
+            "Fritz Napoleon Smith",
+            ("Fritz Napoleon Smith", "fritz  napoleon smith"),
+            ("Fritz Napoleon Smith is", "Fritz Napoleon", "Smith Napoleon Fritz", "Fritz"),
+        ),
+        (
+            "game_of_life",
+            "[[0,1],[0,0]]",
+            ("[[0,1],[0,0]]", "[[0, 1], [0, 0]]"),
+            ("[[0,0],[0,0]]", "[]", "[[0,1]]", "0100", "[[0,1],[0,0],[0,0]]", '{"0": 1}'),
+        ),
+    ],
+)
+def test_wrong_answers_that_the_librarys_scorers_take_earn_nothing(task, answer, right, wrong):
+    env = make(task)
+    env.reset(options={"task": 0})
+    env.state = {"answer": answer, "metadata": {"numbers": [8, 5, 10, 6]}, "question": ""}
+    earned = {text: env.fork().step(f"<answer>{text}</answer>").reward for text in right + wrong}
+    assert earned == {**dict.fromkeys(right, 1.0), **dict.fromkeys(wrong, 0.0)}
 
 
 def test_no_question_is_in_two_splits():
