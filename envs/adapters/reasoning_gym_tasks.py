@@ -8,10 +8,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from envs.env import EnvOptions
-from envs.logic.countdown.arithmetic import BadExpression, evaluate
 from envs.options import Card
 from tools.registry import PluginImportError
 
@@ -48,6 +48,7 @@ EXACT = ("coin_flip", "game_of_life", "game_of_life_halting", "letter_jumble", "
 """Tasks whose scorers give wrong answers the full score or most of it: 0 as a probability, an empty
 board, any word, more words, numbers that are off by less than 1. turnwise accepts only the
 library's own answer: the same number, list or text."""
+_ARITHMETIC, _POWERS = re.compile(r"[0-9+\-*/() ]{1,200}"), re.compile(r"\* *\*|/ */")
 _NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
 
 CARD = Card(
@@ -128,12 +129,15 @@ def _makes_24(answer: str, numbers: list[int]) -> bool:
 
     The library's scorer accepts any four numbers of its range.
     """
-    try:
-        # A sign is a subtraction from 0.
-        value, used = evaluate(re.sub(r"(^|\()\s*-", r"\g<1>0-", answer.strip()))
-    except BadExpression:
+    used = sorted(map(int, re.findall("[0-9]+", answer)))
+    if used != sorted(numbers) or not _ARITHMETIC.fullmatch(answer) or _POWERS.search(answer):
         return False
-    return value == 24 and sorted(filter(None, used)) == sorted(filter(None, numbers))
+    exact = re.sub("[0-9]+", r"Fraction(\g<0>)", answer.strip())
+    try:
+        # Nothing but these numbers, + - * / and parentheses is evaluated.
+        return bool(eval(exact, {"__builtins__": {}, "Fraction": Fraction}) == 24)
+    except (ArithmeticError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return False
 
 
 def serve_draws() -> None:
