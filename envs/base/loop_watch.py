@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,10 +23,9 @@ from types import CodeType, FrameType
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
-TICK_S = 0.02
-"""Seconds between two signs of life."""
-LATE_S = 0.05
-"""Seconds without a sign of life from which a loop counts as held."""
+TICK_S, FINE_TICK_S = 0.05, 0.02
+"""Seconds in which a loop must give a sign of life, and between two looks at a loop that is held.
+"""
 HELD_S, WINDOW_S = 1.0, 5.0
 """Code that held a loop for more than ``HELD_S`` of the last ``WINDOW_S`` seconds is named."""
 _UNUSED_S = 60.0
@@ -68,37 +67,41 @@ class LoopWatch:
         self.last = ""
         """File, line and function of the code that held the loop last."""
         self._ident = threading.get_ident()
-        self._asked_at = self._counted_at = self.used_at
+        self._counted_at = self.used_at
         self._asked = False
         self._recent: deque[_Hold] = deque()
         """The holds of the last ``WINDOW_S``."""
         self._named: set[CodeType] = set()
-        self._thread = threading.Thread(target=self._watch, name="turnwise-watch", daemon=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still watches."""
-        return self._thread.is_alive()
+        self.over = False
+        """Whether the thread has ended."""
+        threading.Thread(target=self._watch, name="turnwise-watch", daemon=True).start()
 
     def _answer(self) -> None:
         """The sign of life. Called on the loop."""
         self._asked = False
 
     def _watch(self) -> None:
+        try:
+            self._watch_on()
+        finally:
+            self.over = True
+
+    def _watch_on(self) -> None:
         while self.loop.is_running():
             now = time.monotonic()
             if not self._asked:
                 if now - self.used_at > _UNUSED_S:
                     return
-                self._asked, self._asked_at, self._counted_at = True, now, now
+                # A loop that does not answer at once was held already, for half a tick on average.
+                self._asked, self._counted_at = True, now - TICK_S / 2
                 try:
                     self.loop.call_soon_threadsafe(self._answer)
                 except RuntimeError:
                     return  # The loop was closed.
-            elif now - self._asked_at > LATE_S:
+                time.sleep(TICK_S)
+            else:
                 self._count(now)
-            time.sleep(TICK_S)
+                time.sleep(FINE_TICK_S)
 
     def _count(self, now: float) -> None:
         """Count the seconds since the last call for the code that holds the loop."""
@@ -122,15 +125,15 @@ class LoopWatch:
         """Log where the function of ``last`` holds the loop, once, if it does so for long."""
         while self._recent[0].at < last.at - WINDOW_S:
             self._recent.popleft()
-        seconds: Counter[tuple[str, str]] = Counter()
+        seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         for hold in self._recent:
             if hold.entry is last.entry:
                 seconds[hold.position, hold.remedy] += hold.seconds
-        total = seconds.total()
+        total = sum(seconds.values())
         if total <= HELD_S or last.entry in self._named:
             return
         self._named.add(last.entry)
-        (position, remedy), _ = seconds.most_common(1)[0]
+        position, remedy = max(seconds, key=lambda place: seconds[place])
         logger.warning(
             "%s held the event loop, and all other episodes, for %.1f of the last %g s: %s",
             *(position, total, WINDOW_S, remedy),
@@ -160,10 +163,18 @@ _watched = _Watched()
 def watch_loop() -> LoopWatch:
     """The watch of the running loop, which is started if necessary."""
     watch, loop = _watched.watch, asyncio.get_running_loop()
-    if watch is None or watch.loop is not loop or not watch.alive:
+    if watch is None or watch.loop is not loop or watch.over:
         watch = _watched.watch = LoopWatch(loop)
     watch.used_at = time.monotonic()
     return watch
+
+
+def _forget() -> None:
+    """Start a new watch in a child process, which does not inherit the thread."""
+    _watched.watch = None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _holding(innermost: FrameType | None) -> tuple[Account | None, list[FrameType]]:

@@ -20,7 +20,7 @@ from rl.rollout.trajectory import TrajectoryGroup
 from rl.run.metrics.service_metrics import ServiceMetrics
 from rl.run.process.activity import Activities
 from rl.runtime.isolation import check_isolation
-from rl.runtime.partner import open_partners
+from rl.runtime.partner import check_partner, open_partners
 from rl.runtime.playing import open_services
 from rl.settings.run import RunConfig
 
@@ -76,6 +76,7 @@ async def open_endpoint(
             f"env ({config.env.env_id}) calls its model itself, and policy={config.policy.name} "
             "has none to give: call the API in your program"
         )
+    check_partner(config)
     async with AsyncExitStack() as stack:
         try:
             services = await open_services(config, stack, activities)
@@ -85,7 +86,7 @@ async def open_endpoint(
         client = await stack.enter_async_context(endpoint.connect())
         metrics = ServiceMetrics(services)
         await metrics.take()
-        partners = await open_partners(config, services, "", None, activities, stack, report)
+        partners = await open_partners(config, "", None, activities, stack, report)
         context = ChatContext(
             env_id=config.env.env_id,
             options=config.env.options,

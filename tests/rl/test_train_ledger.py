@@ -93,4 +93,4 @@ def test_seconds_in_which_an_environment_holds_the_loop_are_the_environments(
         assert step["time/policy/held"] > 0.5 * 8 * 0.15
     else:
         assert step["time/learner/sampling"] < 3 * 0.15
-        assert "time/policy/held" not in step
+        assert step.get("time/policy/held", 0.0) < 0.3 * 8 * 0.15
