@@ -21,6 +21,7 @@ import numpy as np
 from envs.base import author_calls
 from envs.base.deadlines import bounded
 from envs.base.loop import loop_thread
+from envs.base.loop_watch import held_account as held_account
 from envs.base.loop_watch import watch_loop
 from envs.base.progress import Progress, not_a_text
 from envs.base.services import ServiceLease, ServiceOpener

@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl.data.json_lines import read_lines
+from rl.data.roles import FORMAT, check_roles
+from rl.errors import UsageError
 from rl.files import claimed_folder
 from rl.run.process.activity import Activities
 from rl.run.process.command import answer, run_command
 from rl.run.screen import Screen
-from rl.run.splits import check_splits, check_texts, check_warm_start
+from rl.run.splits import check_splits, check_warm_start
 from rl.run.training_log import TrainingLog
 from rl.settings.finetuning import DEMONSTRATIONS, SFTConfig
 from rl.settings.run import run_path
@@ -111,6 +114,25 @@ async def _finetune(
 def _title(config: SFTConfig) -> str:
     learned = f"on {config.data}" if config.data != DEMONSTRATIONS else f"in {config.env.env_id}"
     return f"supervised learning of {config.model} {learned}"
+
+
+def check_texts(data: str, key: str) -> None:
+    """Check a file of conversations, unless ``data`` is "demonstrations".
+
+    A tokenizer is not needed yet: it reads the conversations later.
+
+    Raises:
+        UsageError: the file does not exist, or a line has no messages with valid roles.
+    """
+    if data == DEMONSTRATIONS:
+        return
+    other = f'"{DEMONSTRATIONS}"'
+    try:
+        read_lines(
+            *(data, lambda row: check_roles(row["messages"]), FORMAT), key=key, instead=other
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 async def _test(

@@ -25,11 +25,12 @@ from rl.run.process.closing import exit_process, run_in_time
 from rl.run.process.command import run_command
 from rl.run.process.host import COMMAND, Host
 from rl.run.process.state import restore_finished
-from rl.run.splits import check_curriculum, check_splits, check_texts, check_warm_start
+from rl.run.splits import check_curriculum, check_splits, check_warm_start
 from rl.settings.parsing.files import as_values
 from rl.settings.parsing.plain import to_plain, without_secrets
 from rl.settings.run import run_path
 from rl.settings.train import PRESETS, TrainConfig
+from rl.sft import check_texts
 
 if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup

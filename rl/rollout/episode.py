@@ -17,8 +17,7 @@ from typing import Any
 
 from agents.agent import Agent, ContextFull
 from agents.policy import PolicyFailure
-from envs.base.loop_watch import held_account
-from envs.env import TextEnv
+from envs.env import TextEnv, held_account
 from envs.episode import Action, EnvFailure, StopReason
 from envs.record import Recorder
 from rl.rollout.attempt import Attempt, asked, turn_of

@@ -14,12 +14,10 @@ import envs
 from envs.datasets.options import RowOptions, dataset_of
 from envs.datasets.splits import ALL, EmptySplit
 from envs.mixture.parts import MixOptions, Part
-from rl.data.json_lines import read_lines
-from rl.data.roles import FORMAT, check_roles
 from rl.errors import UsageError
 from rl.rollout.curriculum import make_curriculum
 from rl.settings.evaluate import EvaluateConfig
-from rl.settings.finetuning import DEMONSTRATIONS, SFTConfig
+from rl.settings.finetuning import SFTConfig
 from rl.settings.parsing.files import read_run
 from rl.settings.run import RunConfig
 from rl.settings.train import TrainConfig
@@ -95,25 +93,6 @@ def check_warm_start(config: RunConfig) -> None:
         return
     finally:
         env.close()
-
-
-def check_texts(data: str, key: str) -> None:
-    """Check a file of conversations, unless ``data`` is "demonstrations".
-
-    A tokenizer is not needed yet: it reads the conversations later.
-
-    Raises:
-        UsageError: the file does not exist, or a line has no messages with valid roles.
-    """
-    if data == DEMONSTRATIONS:
-        return
-    other = f'"{DEMONSTRATIONS}"'
-    try:
-        read_lines(
-            *(data, lambda row: check_roles(row["messages"]), FORMAT), key=key, instead=other
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def check_curriculum(config: TrainConfig) -> None:
