@@ -28,8 +28,7 @@ GENERATE, ENVIRONMENT, TOOL, QUEUE = "generate", "environment", "tool", "queue"
 PARTNER = "partner"
 """States of an episode. In the last one, it waits for another model that plays a role."""
 HELD = "held"
-"""State of the policy while an environment's code holds the event loop: nobody reads its answers.
-"""
+"""State of the policy while an environment's code holds the event loop, and its answers wait."""
 Count = Callable[[str, int, int], None]
 """Progress callback: a name, the number done, and the total."""
 _LANES = {ROLLOUT: (), LEARNER: (), POLICY: ("sync", GENERATE)}
