@@ -15,7 +15,6 @@ from envs.adapters.foreign import ForeignOptions, library
 from envs.adapters.gymnasium import GymnasiumEnv
 from envs.episode import Action, Reply
 from envs.options import Card
-from tools.registry import PluginImportError
 
 COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 """Commands, in the order of MiniGrid's actions. Some worlds have the first three only."""
@@ -156,14 +155,14 @@ def _num_actions(world: Any, level: str) -> int:
     """Number of actions of a world.
 
     Raises:
-        PluginImportError: files of the world are missing.
+        ValueError: files of the world are missing.
     """
     if "-WFC-" in level:
         missing = library("gymnasium.error", "minigrid").DependencyNotInstalled
         try:
             world.reset(seed=0)
         except (missing, FileNotFoundError) as error:
-            raise PluginImportError(
+            raise ValueError(
                 f"level ({level}) needs pip install 'minigrid[wfc]', and the pattern images of "
                 f"MiniGrid's repository, which its wheels lack ({error})"
             ) from error

@@ -102,7 +102,7 @@ def test_a_drafted_order_changes_no_database(syntax):
     env.close()
 
 
-def test_json_tells_a_model_that_its_call_was_halted_inside_a_thought():
+def test_json_reports_a_call_that_was_halted_inside_a_thought():
     """Generation halts at ``</tool_call>``, so the thought cannot end."""
     env = envs.make("search-qa", syntax="json")
     env.reset(options={"task": 0})

@@ -9,7 +9,6 @@ from parity import ours, theirs
 import envs
 from envs.play import gold_of, play
 from envs.worlds.minigrid import COMMANDS, _objects
-from tools.registry import PluginImportError
 
 minigrid = pytest.importorskip("minigrid")
 constants = pytest.importorskip("minigrid.core.constants")
@@ -94,7 +93,7 @@ def test_a_world_with_three_actions_has_three_commands():
 def test_worlds_without_a_reward_or_their_files_are_refused():
     with pytest.raises(ValueError, match="has no mission and no reward: name another"):
         envs.make("minigrid", level="MiniGrid-Playground-v0")
-    with pytest.raises(PluginImportError, match=r"pip install 'minigrid\[wfc\]', and the pattern"):
+    with pytest.raises(ValueError, match=r"pip install 'minigrid\[wfc\]', and the pattern"):
         envs.make("minigrid", level="MiniGrid-WFC-MazeSimple-v0")
 
 
