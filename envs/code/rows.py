@@ -114,7 +114,8 @@ def check_packages(tasks: Sequence[CodeTask], source: str, has: Callable[[str], 
             f"{source}: the tests of {count} of {len(tasks)} tasks import {', '.join(missing)}, "
             f"which the interpreter of the sandbox lacks; programs there see no virtual "
             f"environment. Install into the interpreter itself, on this machine by "
-            f"{sys.base_prefix}/bin/python3 -m pip install {' '.join(missing)}, or leave these rows out"
+            f"{sys.base_prefix}/bin/python3 -m pip install {' '.join(missing)}, or leave these "
+            "rows out"
         )
 
 
