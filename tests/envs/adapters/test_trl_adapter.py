@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from parity import Seen, ours
+from trl_loop import BATCH, trained_by_trl
 
 import envs
 from envs.adapters.foreign import ForeignOptions
@@ -169,6 +171,31 @@ def test_calls_are_answered_and_mistakes_are_reported():
     env.step(call("add", amount=1))
     last = env.step("Three.")
     assert (last.reward, last.terminated) == (1.0, True)
+
+
+def heard(prompt):
+    """What the environment said last, as TRL's template shows it."""
+    return prompt.rsplit("<|im_start|>user\n", 1)[1].partition("<|im_end|>")[0]
+
+
+@pytest.mark.parametrize("moves", [
+    [call("add", amount=1), call("look"), call("add", amount=2), "There."],
+    [call("add", amount=2), call("look"), "I stop."],
+])  # fmt: skip
+def test_the_policy_reads_and_earns_what_it_does_in_trls_own_trainer(tmp_path, monkeypatch, moves):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    row = {key: value for key, value in ROWS[0].items() if key != "split"}
+
+    def write(prompt, place):
+        return moves[prompt.count("<tool_response>\n")]
+
+    trainer, prompts = trained_by_trl(tmp_path, [row, row], Counter, write)
+    read = list(dict.fromkeys(map(heard, prompts)))
+    theirs = [Seen(text) for text in read]
+    reward = trainer.state.log_history[0]["rewards/Counter/mean"]
+    played = ours(make(), moves)
+    assert played == [*theirs, Seen("", reward, terminated=True)]
+    assert len(prompts) == BATCH * len(moves)
 
 
 def test_the_last_turns_call_still_counts():
