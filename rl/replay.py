@@ -21,6 +21,7 @@ from rl.errors import UsageError
 from rl.policies.engine import PolicyChoice
 from rl.policies.local import Local
 from rl.run.process.command import answer, report, run_command
+from rl.settings.groups import at_least
 from rl.settings.parsing.command_line import parse
 from rl.settings.parsing.files import read_run
 from rl.settings.parsing.from_python import from_python
@@ -51,6 +52,9 @@ class ReplayConfig:
     """Compute on this machine, also if the run's ranks were on a cluster."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "until")
 
 
 async def replay(config: ReplayConfig) -> dict[str, Any]:

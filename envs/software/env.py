@@ -77,6 +77,8 @@ class SweMiniOptions(ToolOptions):
         super().__post_init__()
         if not 1 <= self.files <= MAX_FILES:
             raise ValueError(f"files ({self.files}) must be from 1 to {MAX_FILES}")
+        if self.memory_mb < 1:
+            raise ValueError(f"memory_mb ({self.memory_mb}) must be >= 1")
         for kind in self.kinds:
             if kind not in KINDS:
                 raise ValueError(f"faults ({kind!r}) must be all, or of {', '.join(KINDS)}")

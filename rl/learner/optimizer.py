@@ -60,8 +60,8 @@ class Optimizer:
     ) -> None:
         if config.critic_lr and not critic:
             raise ValueError(
-                f"optimizer.critic_lr ({config.critic_lr:g}) must be 0: only rows with values "
-                f"have a critic (algo=ppo, orz, turn-ppo, bilevel-ppo)"
+                f"optimizer.critic_lr ({config.critic_lr:g}) must be left out: only rows with "
+                f"values have a critic (algo=ppo, orz, turn-ppo, bilevel-ppo)"
             )
         self.config = config
         self.num_steps = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Checkpointing = Literal["off", "on", "offload"]
@@ -25,10 +25,10 @@ class OptimizerConfig:
     """
 
     lr: float = 1e-6
-    """Learning rate after the warm-up; 0 selects the run's default."""
+    """Learning rate after the warm-up. A run without it has its own default, recorded as 0."""
     critic_lr: float = 0.0
     """Learning rate of the critic (the value head and, with algo.value.critic=model, its trunk),
-    with the same warm-up and decay; 0 means lr."""
+    with the same warm-up and decay. Without it, recorded as 0, the critic has lr."""
     warmup_steps: int = 0
     """Number of optimizer steps over which the learning rate grows linearly to lr."""
     decay_steps: int = 0
@@ -41,8 +41,9 @@ class OptimizerConfig:
     state_bits: Literal[8, 32] = 32
     """Bits of AdamW's averages. 8 (Dettmers et al. 2021, arXiv 2110.02861): 2 bytes a parameter
     instead of 8; needs bitsandbytes: pip install 'turnwise[quantized]'."""
-    max_grad_norm: float = 1.0
-    """Maximum norm of the gradient over all parameters; larger gradients are scaled down."""
+    max_grad_norm: float = field(default=1.0, metadata={"infinite": True})
+    """Maximum norm of the gradient over all parameters; larger gradients are scaled down;
+    inf for no limit."""
 
     def __post_init__(self) -> None:
         # Within these bounds, no gradient makes a step large enough to overflow a weight.

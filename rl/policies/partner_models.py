@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rl.errors import UsageError
 from rl.policies.openai import OpenAIEndpoint
 from rl.policies.partner import PartnerContext, SamplingPartner
+from rl.settings.groups import at_least
 from rl.settings.models import find_model
 
 if TYPE_CHECKING:
@@ -88,6 +89,10 @@ class LocalPartner(SamplingPartner):
     """Maximum number of tokens of the partner's conversation; 0 for the model's own window."""
     cache_gb: float = 0.0
     """GiB for keys and values. 0 means 10% of a GPU's memory; on a CPU it means no maximum."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, self, "context_length", "cache_gb")
 
     def find(self) -> LocalPartner:
         """These settings with the folder of the model."""

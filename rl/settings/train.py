@@ -115,8 +115,8 @@ class TrainConfig(TrackingConfig, RunConfig):
     optimizer: OptimizerConfig = field(
         default_factory=left_out, metadata={"defaults": {"lr": 0.0, "warmup_steps": 5}}
     )
-    """The learner's optimizer. lr=0 means 4e-4 for model=tiny and 1e-6 for other models, and ten
-    times that for an adapter."""
+    """The learner's optimizer. Without lr, the learning rate is 4e-4 for model=tiny and 1e-6 for
+    other models, and ten times that for an adapter."""
     lora: LoraConfig = field(default_factory=left_out)
     """The adapter to train instead of the model's own weights."""
     learner: LearnerChoice = field(default_factory=left_out, metadata={"choice": LEARNER})

@@ -19,7 +19,7 @@ from chz.blueprint import Castable, ConstructionException
 
 from rl.errors import UsageError
 from rl.settings.parsing.errors import ENTRYPOINT_ERRORS, explain, one_line
-from rl.settings.parsing.files import read_run, read_settings
+from rl.settings.parsing.files import check_given, read_run, read_settings
 from rl.settings.parsing.help import POSITIONAL, help_text
 from rl.settings.parsing.schema import built, chz_class
 from rl.settings.parsing.unknown_keys import unknown
@@ -60,6 +60,8 @@ def parse(
             raise unknown("preset", words.preset, presets)
         layers[f"preset {words.preset}"] = presets[words.preset]
     layers["the command line"] = dict(words.values)
+    for layer in layers.values():
+        check_given(layer)
     blueprint = _blueprint(config_type, layers)
     if words.help:
         with _in_one_line(blueprint, config_type):

@@ -23,6 +23,9 @@ EARLIER = {"packing": False}
 the value that reproduces this behaviour. If a run's config.json lacks one of these keys, the run is
 continued and replayed with the value here."""
 
+DEFAULT_AT_0 = ("optimizer.lr", "optimizer.critic_lr")
+"""Settings for which a recorded 0 means the default. A user leaves them out instead."""
+
 _NAMES = {
     "env.env_id": "env",
     "algo.name": "algo",
@@ -123,7 +126,29 @@ def as_values(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_words(plain: Mapping[str, Any]) -> list[str]:
     """A plain configuration (as in config.json) as words of the command line."""
-    return [f"{key}={as_word(value)}" for key, value in as_values(plain).items()]
+    return [
+        f"{key}={as_word(value)}"
+        for key, value in as_values(plain).items()
+        if value != 0 or key not in DEFAULT_AT_0
+    ]
+
+
+def check_given(layer: Mapping[str, Any]) -> None:
+    """Check that no setting for which 0 means the default was set to 0 by a user.
+
+    Raises:
+        UsageError: one was.
+    """
+    for key in DEFAULT_AT_0:
+        if _is_zero(layer.get(key)):
+            raise UsageError(f"{key} ({layer[key]}) must be above 0: leave it out for the default")
+
+
+def _is_zero(value: Any) -> bool:
+    try:
+        return float(value) == 0
+    except (TypeError, ValueError):
+        return False
 
 
 def as_word(value: Any) -> str:

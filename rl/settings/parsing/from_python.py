@@ -18,7 +18,7 @@ from envs.env import TextEnv
 from envs.user_files import reference_to
 from rl.errors import UsageError
 from rl.settings.parsing.command_line import resolve
-from rl.settings.parsing.files import as_values, as_word, flatten, read_run
+from rl.settings.parsing.files import as_values, as_word, check_given, flatten, read_run
 from rl.settings.parsing.plain import to_plain
 from tools.registry import PluginImportError
 
@@ -57,7 +57,9 @@ def _complete(config_type: type[Any], given: Mapping[str, Any]) -> Mapping[str, 
         return given
     values: dict[str, Any] = {}
     for key, value in given.items():
-        values |= _values(key, value)
+        values |= (own := _values(key, value))
+        if not dataclasses.is_dataclass(value):
+            check_given(own)
     layers = _run_of(values) if "resume" in hints else {}
     made = resolve(config_type, {**layers, "Python": values})
     return {f.name: getattr(made, f.name) for f in fields}

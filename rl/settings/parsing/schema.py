@@ -6,6 +6,7 @@ The dataclasses stay plain. Only this package imports chz.
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -78,6 +79,8 @@ def chz_class(
             arguments["default"] = defaults[field.name]
         elif field.default is not dataclasses.MISSING:
             arguments["default"] = field.default
+        if field.metadata.get("infinite"):
+            arguments["metadata"] = {"infinite": True}
         body["__annotations__"][field.name] = hint
         body[field.name] = chz.field(**arguments)
     made = chz.chz(type(config_type.__name__, (), body))
@@ -98,12 +101,26 @@ def built(value: Any, path: str = "") -> Any:
     names = chz.chz_fields(value)
     fields = {name: built(getattr(value, name), prefix + name) for name in names}
     try:
-        return build(fields)
+        made = build(fields)
     except UsageError:
         raise
     # The dataclass names its own field first: "clip_high (-1) must be >= 0".
     except ValueError as error:
         raise UsageError(f"{prefix}{error}") from error
+    for name, number in fields.items():
+        if isinstance(number, float) and not math.isfinite(number):
+            _check_infinite(prefix + name, number, names[name])
+    return made
+
+
+def _check_infinite(key: str, number: float, field: Any) -> None:
+    """Check a number that is not finite.
+
+    Raises:
+        UsageError: infinity is neither the setting's default nor allowed by its metadata.
+    """
+    if math.isnan(number) or not (field.metadata or number == field._default):
+        raise UsageError(f"{key} ({number}) must be finite")
 
 
 def _values_of(settings: Any) -> dict[str, Any]:

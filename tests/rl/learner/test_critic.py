@@ -112,5 +112,7 @@ def test_options_that_need_values_are_refused_without(changes, message):
 
 
 def test_a_rate_for_no_critic_is_refused(make_model):
-    with pytest.raises(ValueError, match=r"^optimizer.critic_lr \(0.01\) must be 0: only rows"):
+    with pytest.raises(
+        ValueError, match=r"^optimizer.critic_lr \(0.01\) must be left out: only rows"
+    ):
         Updater(make_model(), ALGORITHMS["grpo"], OptimizerConfig(critic_lr=0.01))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import re
 import subprocess
 import sys
+import typing
+from typing import get_args
 
 import pytest
 
@@ -17,6 +21,7 @@ from rl.replay import ReplayConfig
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.finetuning import DPOConfig, RewardModelConfig, SFTConfig
 from rl.settings.parsing.command_line import _blueprint, parse
+from rl.settings.parsing.plain import to_plain
 from rl.settings.parsing.renamed_keys import ABSENT, ELSEWHERE
 from rl.settings.run import as_lines, run_path
 from rl.settings.train import PRESETS, TrainConfig
@@ -186,6 +191,14 @@ BAD = [
     ("eval.test_tasks=-1", "eval.test_tasks (-1) must be >= 0"),
     ("eval.temperature=-0.5", "eval.temperature (-0.5) must be >= 0"),
     ("optimizer.lr=inf", "optimizer.lr (inf) must be from 0 to 1"),
+    *(
+        (f"{key}={zero}", f"{key} ({zero}) must be above 0: leave it out for the default")
+        for key in ("optimizer.lr", "optimizer.critic_lr")
+        for zero in ("0", "0.0", "-0", "0e5")
+    ),
+    ("policy.cache_gb=nan", "policy.cache_gb (nan) must be finite"),
+    ("policy.cache_gb=inf", "policy.cache_gb (inf) must be finite"),
+    ("learner.timeout_s=inf", "learner.timeout_s (inf) must be finite"),
     ("tiny.lr=nan", "tiny.lr (nan) must be above 0 and at most 1"),
     ("tiny.steps=0", "tiny.steps (0) must be >= 1"),
     ("algo.kl.coef=inf", "algo.kl.coef (inf) must be finite"),
@@ -662,3 +675,59 @@ def test_the_help_of_no_command_loads_torch_or_the_sandbox():
     words = [sys.executable, "-c", EVERY_HELP, *COMMANDS]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def numeric(config_type, chosen, prefix=""):
+    """Keys of all numbers among a command's settings, with int or float."""
+    hints = typing.get_type_hints(config_type)
+    for field in dataclasses.fields(config_type):
+        key, hint = prefix + field.name, hints[field.name]
+        if choice := field.metadata.get("choice"):
+            inner, _, _ = choice.resolve(chosen.get(key, choice.default))
+            yield from numeric(inner, chosen, f"{key}.")
+        elif dataclasses.is_dataclass(hint):
+            yield from numeric(hint, chosen, f"{key}.")
+        else:
+            yield from ((key, kind) for kind in (int, float) if kind in (hint, *get_args(hint)))
+
+
+@pytest.mark.parametrize(
+    ("config_type", "words"),
+    [
+        (TrainConfig, "env=code-sandbox partner=local partner.role=user"),
+        (TrainConfig, "env=swe-mini policy=vllm-server algo=ppo"),
+        (TrainConfig, "env=code-sandbox policy=openai algo=dapo"),
+        (SFTConfig, "env=code-sandbox model=m"),
+        (DPOConfig, "data=d model=m"),
+        (RewardModelConfig, "data=d model=m"),
+        (JudgeConfig, "data=d model=m"),
+        (ReplayConfig, "run=r"),
+    ],
+)
+def test_no_number_is_negative_or_infinite_in_silence(config_type, words):
+    chosen = dict(word.split("=") for word in words.split())
+    accepted = []
+    for key, kind in numeric(config_type, chosen):
+        for value in ("-1",) if kind is int else ("-1", "nan", "inf", "-inf"):
+            with contextlib.suppress(UsageError):
+                parse(config_type, [*words.split(), f"{key}={value}"], command="c", presets={})
+                accepted.append((key, value))
+    known = {("env.seed", "-1"), ("optimizer.max_grad_norm", "inf")}
+    assert set(accepted) <= known, accepted
+
+
+@pytest.mark.parametrize("given", [{"optimizer": {"lr": 0}}, {"optimizer.critic_lr": 0.0}])
+def test_python_refuses_a_learning_rate_of_zero(given):
+    with pytest.raises(UsageError, match=r"^optimizer\.(critic_)?lr \(0.*leave it out"):
+        TrainConfig(env="toy-copy", **given)
+
+
+def test_a_recorded_zero_stays_the_default(tmp_path):
+    """config.json of every version records 0 for a learning rate that was left out."""
+    plain = json.loads(json.dumps(to_plain(train("env=toy-copy")), default=str))
+    assert plain["optimizer"]["lr"] == plain["optimizer"]["critic_lr"] == 0
+    (tmp_path / "config.json").write_text(json.dumps(plain))
+    for word in (f"config={tmp_path}", f"resume={tmp_path}"):
+        assert train(word).effective_optimizer == train("env=toy-copy").effective_optimizer
+    config = train("env=toy-copy")
+    assert dataclasses.replace(config, steps=3).optimizer == config.optimizer
