@@ -10,7 +10,7 @@ from typing import Any
 from tools.registry import Registry, build
 from tools.tool import Tool
 
-_NAME = re.compile(r"\s*([A-Za-z][\w.-]*)\s*")
+_NAME = re.compile(r"\s*([^\s,():]+\.py:\w+|[A-Za-z][\w.-]*(?::\w+)?)\s*")
 _registry = Registry("tool", "turnwise.tools")
 
 

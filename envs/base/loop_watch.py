@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
@@ -74,7 +75,16 @@ class LoopWatch:
         self._named: set[CodeType] = set()
         self.over = False
         """Whether the thread has ended."""
-        threading.Thread(target=self._watch, name="turnwise-watch", daemon=True).start()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="turnwise-watch", daemon=True)
+        _live.add(self)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the thread, and wait for its end. The next call of an environment starts another."""
+        self.over = True
+        self._end.set()
+        self._thread.join()
 
     def _answer(self) -> None:
         """The sign of life. Called on the loop."""
@@ -85,9 +95,10 @@ class LoopWatch:
             self._watch_on()
         finally:
             self.over = True
+            _live.discard(self)
 
     def _watch_on(self) -> None:
-        while self.loop.is_running():
+        while self.loop.is_running() and not self._end.is_set():
             now = time.monotonic()
             if not self._asked:
                 if now - self.used_at > _UNUSED_S:
@@ -98,10 +109,10 @@ class LoopWatch:
                     self.loop.call_soon_threadsafe(self._answer)
                 except RuntimeError:
                     return  # The loop was closed.
-                time.sleep(TICK_S)
+                self._end.wait(TICK_S)
             else:
                 self._count(now)
-                time.sleep(FINE_TICK_S)
+                self._end.wait(FINE_TICK_S)
 
     def _count(self, now: float) -> None:
         """Count the seconds since the last call for the code that holds the loop."""
@@ -153,6 +164,21 @@ class _Hold:
     remedy: str
 
 
+_live: set[LoopWatch] = set()
+"""The watches whose threads have not ended."""
+
+
+@contextlib.contextmanager
+def watches_ended() -> Iterator[None]:
+    """A context that ends, when it is left, the watches that started in it."""
+    before = set(_live)
+    try:
+        yield
+    finally:
+        for watch in _live - before:
+            watch.end()
+
+
 class _Watched(threading.local):
     watch: LoopWatch | None = None
 
@@ -172,6 +198,7 @@ def watch_loop() -> LoopWatch:
 def _forget() -> None:
     """Start a new watch in a child process, which does not inherit the thread."""
     _watched.watch = None
+    _live.clear()
 
 
 os.register_at_fork(after_in_child=_forget)

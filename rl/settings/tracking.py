@@ -9,7 +9,7 @@ from typing import Any
 
 from rl.settings.parsing.choice import Build, Choice
 from rl.settings.parsing.left_out import left_out
-from rl.tracking.callback import make_callbacks
+from rl.tracking.callback import full_references, make_callbacks
 from rl.tracking.sink import NONE, SINKS, SinkOptions, make_sinks, sink_type
 
 
@@ -78,7 +78,13 @@ class TrackingConfig:
     """Trackers that receive the metrics in addition to metrics.jsonl, separated by commas, as in
     wandb,tensorboard. log.KEY sets their options."""
     callbacks: str = ""
-    """Names of callbacks, separated by commas. Options follow in parentheses: NAME(KEY=VALUE)."""
+    """Names of callbacks, or classes as FILE.py:CLASS or MODULE:CLASS, separated by commas. Options
+    follow in parentheses: NAME(KEY=VALUE)."""
+
+    def __post_init__(self) -> None:
+        # The other base class of a command's settings.
+        getattr(super(), "__post_init__", lambda: None)()
+        object.__setattr__(self, "callbacks", full_references(self.callbacks))
 
     def check_tracking(self) -> None:
         """Check sinks and callbacks without opening them.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import RunFailure, UsageError
+from tools.references import is_reference, load_function
 from tools.registration import named
 from tools.registry import PluginImportError, Registry, UnknownNameError, build
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from rl.rollout.trajectory import TrajectoryGroup
     from rl.tracking.sink import RunInfo
 
+_FILE = re.compile(r"(?:(?<=^)|(?<=,)|(?<=\s))[^\s,():]+\.py(?=:\w)")
+"""The file of a reference among the callbacks."""
 CALLBACKS = Registry("callback", "turnwise.callbacks")
 
 
@@ -125,7 +129,8 @@ def make_callbacks(text: str, objects: Sequence[Callback] = ()) -> Callbacks:
     """The callbacks of a run.
 
     Args:
-        text: registered names, separated by commas, with options in parentheses.
+        text: registered names or references such as ``file.py:Class``, separated by commas, with
+            options in parentheses.
         objects: additional callbacks, from Python.
 
     Raises:
@@ -147,8 +152,13 @@ def make_callbacks(text: str, objects: Sequence[Callback] = ()) -> Callbacks:
     return Callbacks([*members, *((type(found).__name__, found) for found in objects)])
 
 
+def full_references(text: str) -> str:
+    """``callbacks=`` with absolute paths of files, for a run that continues in another folder."""
+    return _FILE.sub(lambda file: str(Path(file[0]).expanduser().resolve()), text)
+
+
 def _make(name: str, options: Mapping[str, Any]) -> Callback:
-    found = CALLBACKS.get(name)
+    found = load_function(name, "callback") if is_reference(name) else CALLBACKS.get(name)
     if isinstance(found, Callback) and options:
         raise TypeError(f"{name} has no options: drop {min(options)!r}")
     made = found if isinstance(found, Callback) else build("callback", name, found, options)

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from transformers.utils import logging as transformers_logging
 
 import rl
+from envs.base import loop_watch
 from rl.eval import main as evaluate_command
 from rl.rollout.trajectory_files import read_trajectories
 from rl.settings.parsing.command_line import parse
@@ -181,6 +182,19 @@ def test_a_run_is_the_commands_bit_for_bit_and_leaves_nothing(words, settings, t
         rl.fit(rl.TrainConfig(**settings, out=str(tmp_path / "python")))
     longer = rl.fit(rl.TrainConfig(resume=tmp_path / "python", steps=4))
     assert (longer.steps, longer.folder) == (4, tmp_path / "python")
+
+
+async def test_no_watch_of_a_loop_outlives_a_run(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop_watch, "TICK_S", 30.0)
+    short = rl.TrainConfig(**settings | {"steps": 1}, out=str(tmp_path / "run"))
+    before = set(threading.enumerate())
+    rl.fit(short)
+    assert set(threading.enumerate()) == before
+    await rl.afit(dataclasses.replace(short, resume="auto", steps=2))
+    assert set(threading.enumerate()) == before
+    config = rl.EvaluateConfig(env="toy-copy", model=settings["model"], tasks=2)
+    rl.evaluate(config)
+    assert set(threading.enumerate()) == before
 
 
 async def test_a_running_event_loop_goes_on(settings, tmp_path):

@@ -206,6 +206,42 @@ def test_a_callback_that_cannot_be_made_is_named(stranger, text, says):
     assert says in str(refused.value)
 
 
+def test_a_callback_is_a_class_in_a_file_or_module(words, tmp_path, monkeypatch, capfd):
+    source = """
+        from pathlib import Path
+        from rl.tracking import Callback
+
+        class Writes(Callback):
+            def __init__(self, text="x"):
+                self.text = text
+
+            def on_start(self, run):
+                self.path = run.folder / "mine.txt"
+
+            def on_step(self, step, metrics, groups):
+                with self.path.open("a") as file:
+                    file.write(f"{self.text}{step} ")
+        """
+    (tmp_path / "my_mine.py").write_text(textwrap.dedent(source))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = tmp_path / "run"
+    both = "my_mine.py:Writes(text='a'), my_mine:Writes"
+    assert rl.train.main([*words(out, steps=1), f"callbacks={both}"]) == 0
+    monkeypatch.chdir("/")
+    assert rl.train.main([f"resume={out}", "steps=2"]) == 0
+    assert (out / "mine.txt").read_text() == "a1 x1 a2 x2 "
+    capfd.readouterr()
+    for text, says in (
+        (f"{tmp_path}/none.py:Writes", "there is no such file"),
+        (f"{tmp_path}/my_mine.py:Writs", "has no function 'Writs'"),
+        ("my_mine:Path", "expected an rl.tracking.Callback"),
+        ("my_mine:Writes(txt=1)", "no option 'txt'. Did you mean 'text'?"),
+    ):
+        assert rl.train.main(["env=toy-copy", "dry_run=true", f"callbacks={text}"]) == 1
+        assert says in capfd.readouterr().err.splitlines()[-1]
+
+
 def test_a_dry_run_refuses_an_unknown_callback_and_a_missing_package(monkeypatch, capfd):
     from rl.tracking.wandb import WandB
 
