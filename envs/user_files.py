@@ -92,6 +92,11 @@ def reference_to(factory: Callable[..., TextEnv[Any, Any]]) -> str:
     return reference
 
 
+def is_importable(env_id: str) -> bool:
+    """Whether another process finds the environment by name, unlike a class of a notebook."""
+    return not env_id.startswith("__main__:") and "<locals>" not in env_id
+
+
 def short_name(env_id: str) -> str:
     """An environment's name for folder names: its id, or the name of its class."""
     if is_reference(env_id):
@@ -138,6 +143,11 @@ def _class_in(module: ModuleType, wanted: str, name: str) -> type[TextEnv[Any, A
     found: Any = module
     for part in wanted.split("."):
         found = getattr(found, part, None)
+    if found is None and not is_importable(name):
+        raise UnknownNameError(
+            f"environment {name!r} exists only in the notebook or program that defines it: there, "
+            f"give the class, env={short_name(name)}"
+        )
     if found is None:
         hint = closest(wanted, own)
         meant = f" Did you mean {hint!r}?" if hint else ""

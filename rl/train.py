@@ -28,7 +28,7 @@ from rl.run.process.state import restore_finished
 from rl.run.splits import check_curriculum, check_splits, check_warm_start
 from rl.settings.parsing.files import as_values
 from rl.settings.parsing.plain import to_plain, without_secrets
-from rl.settings.run import run_path
+from rl.settings.run import resume_words, run_path
 from rl.settings.train import PRESETS, TrainConfig
 from rl.sft import check_texts
 
@@ -308,9 +308,8 @@ async def _end(
     outcome.finished = not interrupt.asked
     if interrupt.asked:
         done = f"after step {step}" if step else "before the first step was done"
-        tracker.report(
-            f"stopped {done}; continue with python -m rl.train resume={trainer.folder.path}"
-        )
+        words = resume_words(trainer.config.env.env_id, trainer.folder.path)
+        tracker.report(f"stopped {done}; continue with {words}")
     records = trainer.folder.read_metrics()
     outcome.no_gradient = no_gradient_of(causes_in(records))
     if outcome.no_gradient.count:

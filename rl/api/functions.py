@@ -31,7 +31,7 @@ from rl.settings.evaluate import EvaluateConfig
 from rl.settings.finetuning import DPOConfig, RewardModelConfig, SFTConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.parsing.files import table_words
-from rl.settings.run import run_path
+from rl.settings.run import resume_call, run_path
 from rl.settings.train import TrainConfig
 from rl.step_labels import StepLabelsConfig
 from rl.tracking.callback import Callback
@@ -43,7 +43,7 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, run: Run) -> None:
         super().__init__(
             f"stopped after step {run.steps}; continue with "
-            f"rl.fit(rl.TrainConfig(resume={str(run.folder)!r}))"
+            f"{resume_call(run.config['env']['env_id'], run.folder)}"
         )
         self.run = run
 

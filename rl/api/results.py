@@ -44,6 +44,12 @@ class Run:
         """The records of metrics.jsonl: metrics of steps, under TRL's names, and of evaluations."""
         return _lines(self.folder / "metrics.jsonl")
 
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The content of config.json: all settings."""
+        settings: dict[str, Any] = json.loads((self.folder / "config.json").read_text("utf-8"))
+        return settings
+
     @property
     def metrics(self) -> dict[str, Any]:
         """The metrics of the last step. Empty before the first step is done."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from agents.completion import SamplingParams
 from agents.context.settings import ContextConfig
-from envs.user_files import short_name
+from envs.user_files import is_importable, short_name
 from rl.cluster.settings import CLUSTER, ClusterChoice
 from rl.errors import UsageError
 from rl.learner.settings import LOCAL, LearnerChoice
@@ -195,6 +195,19 @@ def run_path(out: str, config: ModelConfig, algo: str = "") -> Path:
     except (KeyError, IndexError, ValueError) as error:
         known = "{env}, {algo} and {seed}" if "env" in names else "{seed}"
         raise UsageError(f"out ({out}) may hold {known}") from error
+
+
+def resume_call(env_id: str, folder: Path) -> str:
+    """The Python call that continues a run. A class of a notebook must be passed again."""
+    again = "" if is_importable(env_id) else f"env={short_name(env_id)}, "
+    return f"rl.fit(rl.TrainConfig({again}resume={str(folder)!r}))"
+
+
+def resume_words(env_id: str, folder: Path) -> str:
+    """The command that continues a run, or the Python call if a command cannot find the class."""
+    if is_importable(env_id):
+        return f"python -m rl.train resume={folder}"
+    return f"{resume_call(env_id, folder)} where {short_name(env_id)} is defined"
 
 
 def as_lines(config: object) -> str:

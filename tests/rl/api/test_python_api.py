@@ -184,6 +184,50 @@ def test_a_run_is_the_commands_bit_for_bit_and_leaves_nothing(words, settings, t
     assert (longer.steps, longer.folder) == (4, tmp_path / "python")
 
 
+NOTEBOOK = """
+import os, signal, sys
+import rl
+from toy_envs import CopyEnv
+
+class MyEnv(CopyEnv): pass
+
+class Stops(rl.Callback):
+    def on_step(self, step, metrics, groups):
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    rl.fit(rl.TrainConfig(env=MyEnv, model=sys.argv[1], out=sys.argv[2], steps=2, prompts=2,
+        eval={"tasks": 0, "test_tasks": 0}, sampling={"max_tokens": 3}), callbacks=[Stops()])
+except rl.Interrupted as stopped:
+    call = str(stopped).partition("continue with ")[2]
+    print(call)
+    print(eval(call).steps)
+"""
+
+
+def test_a_class_of_a_notebook_is_passed_again(toy_model, tmp_path, capfd):
+    """A program from standard input has no file, like a notebook."""
+    out = tmp_path / "run"
+    path = os.pathsep.join([str(HOME), str(HOME / "tests" / "helpers")])
+    done = subprocess.run(
+        [sys.executable, "-", str(toy_model), str(out)],
+        input=NOTEBOOK,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    call = f"rl.fit(rl.TrainConfig(env=MyEnv, resume={str(out)!r}))"
+    assert done.stdout.splitlines() == [call, "2"], done.stderr
+    assert f"continue with {call} where MyEnv is defined\n" in done.stderr
+    assert train_command([f"resume={out}", "steps=3"]) == 1
+    assert (
+        "error: environment '__main__:MyEnv' exists only in the notebook or program that defines "
+        "it: there, give the class, env=MyEnv\n"
+    ) in capfd.readouterr().err
+
+
 async def test_no_watch_of_a_loop_outlives_a_run(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(loop_watch, "TICK_S", 30.0)
     short = rl.TrainConfig(**settings | {"steps": 1}, out=str(tmp_path / "run"))

@@ -211,6 +211,9 @@ def test_a_callback_is_a_class_in_a_file_or_module(words, tmp_path, monkeypatch,
         from pathlib import Path
         from rl.tracking import Callback
 
+        class Other:
+            pass
+
         class Writes(Callback):
             def __init__(self, text="x"):
                 self.text = text
@@ -235,7 +238,7 @@ def test_a_callback_is_a_class_in_a_file_or_module(words, tmp_path, monkeypatch,
     for text, says in (
         (f"{tmp_path}/none.py:Writes", "there is no such file"),
         (f"{tmp_path}/my_mine.py:Writs", "has no function 'Writs'"),
-        ("my_mine:Path", "expected an rl.tracking.Callback"),
+        ("my_mine:Other", "expected an rl.tracking.Callback"),
         ("my_mine:Writes(txt=1)", "no option 'txt'. Did you mean 'text'?"),
     ):
         assert rl.train.main(["env=toy-copy", "dry_run=true", f"callbacks={text}"]) == 1
