@@ -230,7 +230,7 @@ async def _compared(
     other: Evaluated | None,
 ) -> dict[str, object]:
     """The paired comparison with the model or the evaluation that ``compare`` names."""
-    from rl.evaluation.comparison import Evaluated, compare, warning
+    from rl.evaluation.comparison import Evaluated, compare, start_notice, warning
 
     if other is None:
         model = find_model(config.compare, "compare")
@@ -245,6 +245,9 @@ async def _compared(
     scorer = partial(_rewards, config) if config.reward_model else None
     this = Evaluated(result, groups)
     numbers = await asyncio.to_thread(compare, this, other, best, config.k, scorer)
+    models = {"model": str(result["model"]), "compare": str(other.result["model"])}
+    for notice in filter(None, (start_notice(key, name) for key, name in models.items())):
+        screen.report(f"warning: {notice}")
     if other.settings:
         screen.report(f"warning: compare ({config.compare}) has other settings: {other.settings}")
     if found := warning(numbers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from rl.evaluation.paired import (
     signed_rank_test,
     t_test,
 )
-from rl.evaluation.power import power_of
+from rl.evaluation.power import possible, power_of
 from rl.evaluation.store import EPISODES, RECORD, RESULT, identity, settings_in
+from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.trajectory_files import read_trajectories
 from rl.run.metrics.intervals import pass_rate_of_tasks
@@ -194,7 +196,7 @@ def _of_test(test: PairedTest) -> dict[str, Any]:
         "compare/p_value": test.p_value,
         "compare/p_value_by": test.method,
         "compare/differing_tasks": test.differing,
-        "compare/detectable_difference": test.detectable,
+        "compare/detectable_difference": possible(test.detectable),
         "compare/power_for_5_points": power_of(0.05, test.deviation, test.tasks),
         "compare/within_noise": test.is_noise,
     }
@@ -219,8 +221,31 @@ def warning(result: Mapping[str, Any]) -> str:
     """A sentence about a difference that is within noise, or "" if there is none."""
     if not result.get("compare/within_noise"):
         return ""
+    detectable = result["compare/detectable_difference"]
+    shown = (
+        "are too few to show any difference with 80% power: give more tasks"
+        if detectable == math.inf
+        else f"show a difference of {detectable:.3f} or more with 80% power"
+    )
     return (
         f"the difference of {result['compare/difference']:+.3f} is within noise "
-        f"(p = {result['compare/p_value']:.2g}): these {result['compare/tasks']} tasks show a "
-        f"difference of {result['compare/detectable_difference']:.3f} or more with 80% power"
+        f"(p = {result['compare/p_value']:.2g}): these {result['compare/tasks']} tasks {shown}"
+    )
+
+
+def start_notice(key: str, model: str) -> str:
+    """A sentence if a model is a run's best checkpoint and the run's start, else "".
+
+    Args:
+        key: the setting that names the model.
+        model: the model's folder, or another name of a model.
+    """
+    folder = Path(model).expanduser()
+    if folder.name != "best" or not (folder / TRAINER_STATE).is_file():
+        return ""
+    if load_trainer_state(folder).get("step") != 0:
+        return ""
+    return (
+        f"{key} ({model}): the best checkpoint of this run is its start, because no later "
+        "validation was better: the weights are untrained; its checkpoints/step-* have trained ones"
     )

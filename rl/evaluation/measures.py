@@ -18,7 +18,7 @@ from rl.evaluation.passk import (
     spread_over_passes,
     within_tokens,
 )
-from rl.evaluation.power import detectable_difference, unpaired_deviation
+from rl.evaluation.power import detectable_difference, possible, unpaired_deviation
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.run.metrics.episodes import success_of
 from rl.run.metrics.intervals import ROUNDING
@@ -126,7 +126,8 @@ def measures(sample: Sample, rewards: Sequence[Sequence[float]] | None = None) -
         numbers |= {"passes/low": spread.low, "passes/high": spread.high}
     if sample.is_share:
         deviation = unpaired_deviation(sample.successes)
-        numbers["detectable_difference"] = detectable_difference(deviation, len(sample.tasks))
+        detectable = detectable_difference(deviation, len(sample.tasks))
+        numbers["detectable_difference"] = possible(detectable)
     return numbers
 
 

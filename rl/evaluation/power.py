@@ -39,6 +39,11 @@ def detectable_difference(
     return sum_t * deviation / math.sqrt(tasks)
 
 
+def possible(difference: float) -> float:
+    """``difference``, or infinity if it is above 1, which no difference of success is."""
+    return difference if difference <= 1 else math.inf
+
+
 def power_of(difference: float, deviation: float, tasks: int, level: float = LEVEL) -> float:
     """The chance that a paired test of ``tasks`` tasks finds a true difference of this size.
 

@@ -121,7 +121,7 @@ def _rates(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "answers/distinct" in result:
         distinct, entropy = result["answers/distinct"], result["answers/entropy"]
         yield "distinct answers", f"{distinct:.2f} per task, entropy {entropy:.3f} nats"
-    if result.get("detectable_difference", math.inf) <= 1:
+    if result.get("detectable_difference", math.inf) < math.inf:
         difference = result["detectable_difference"]
         yield "detectable", f"a difference of {difference:.3f} between two models, with 80% power"
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
+import torch
 
 import rl.eval
+from rl.evaluation.comparison import warning
+from rl.evaluation.power import possible
 from rl.evaluation.store import EpisodeStore
 from rl.rollout.trajectory_files import read_trajectories
 from rl.settings.evaluate import EvaluateConfig
@@ -87,6 +91,37 @@ def test_two_models_on_the_same_tasks(evaluate, toy_model, tmp_path):
     assert f"evaluation of {toy_model}, to compare" in progress
     assert result["compare/success"] == result["success"]
     assert (tmp_path / "both/compare/result.json").exists()
+
+
+def test_no_impossible_difference_is_offered(evaluate, tmp_path):
+    evaluate("tasks=2", f"out={tmp_path}/base")
+    result, _ = evaluate("tasks=2", f"compare={tmp_path}/base", "sampling.max_tokens=2")
+    assert result["detectable_difference"] is None
+    assert result["compare/detectable_difference"] in (None, 0.0)
+    assert "too few to show any difference with 80% power: give more tasks" in warning(
+        {
+            "compare/within_noise": True,
+            "compare/difference": 0.5,
+            "compare/p_value": 1.0,
+            "compare/tasks": 2,
+            "compare/detectable_difference": possible(3.9),
+        }
+    )
+
+
+@pytest.mark.parametrize(("step", "warned"), [(0, True), (3, False)])
+def test_a_best_checkpoint_that_is_the_start_is_named(evaluate, toy_model, tmp_path, step, warned):
+    best = tmp_path / "run" / "checkpoints" / "best"
+    shutil.copytree(toy_model, best)
+    torch.save({"step": step, "success": 0.5}, best / "trainer_state.pt")
+    (tmp_path / "run" / "config.json").write_text("{}")
+    _, progress = evaluate("tasks=4", f"compare={tmp_path}/run")
+    said = f"warning: compare ({best}): the best checkpoint of this run is its start, because no"
+    assert (said in progress) == warned
+    # The same for the evaluated model, and for an evaluation that was made before.
+    _, progress = evaluate("tasks=4", f"model={tmp_path}/run", f"out={tmp_path}/out")
+    _, progress = evaluate("tasks=4", f"model={tmp_path}/run", f"compare={tmp_path}/out")
+    assert (said in progress) == (said.replace("compare", "model", 1) in progress) == warned
 
 
 @pytest.mark.parametrize(
