@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from rl.rollout.trajectory_files import LINES, read_learner_columns, read_trajectories
 from rl.viewer.episodes.rows import episode_file
@@ -16,6 +17,7 @@ READ_STEPS = 2
 """Number of newest steps whose episodes are read."""
 _SEVERITIES = ("high", "medium", "low")
 _EQUAL_ADVICE = "Equal episodes have equal rewards: first make the episodes of a group differ."
+_MOSTLY = 0.5
 _SHOWN = 20
 """Maximum number of episodes that a finding names."""
 
@@ -30,7 +32,7 @@ def findings(run: RunData) -> list[Finding]:
     if "identical" in first and (tied := first.get("tied_rewards")):
         first["tied_rewards"] = replace(tied, advice=_EQUAL_ADVICE)
     return [
-        replace(_with_examples(finding, run), cause=_cause(finding, first))
+        replace(_with_examples(finding, run), cause=_cause(finding, first, run))
         for finding in first.values()
     ]
 
@@ -52,10 +54,18 @@ def read_played(trajectories: Path, count: int = READ_STEPS) -> list[Played]:
     return played
 
 
-def _cause(finding: Finding, found: Mapping[str, Finding]) -> str:
-    """The most important finding that explains this one. A less severe one does not explain it."""
+def _cause(finding: Finding, found: Mapping[str, Finding], run: RunData) -> str:
+    """The most important finding that explains this one. A less severe one does not explain it.
+
+    Cut answers explain only what happened in steps whose answers were mostly cut.
+    """
+    shares = [
+        r.get("completions/clipped_ratio", 1) for r in run.steps if r["step"] in finding.steps
+    ]
     for key, other in found.items():
         worse = _SEVERITIES.index(other.severity) <= _SEVERITIES.index(finding.severity)
+        if key == "answers_cut" and shares and fmean(shares) < _MOSTLY:
+            continue
         if worse and finding.key in EFFECTS.get(key, ()):
             return key
     return ""

@@ -482,6 +482,23 @@ def test_an_effect_names_the_finding_that_explains_it():
     assert [(f.key, f.cause) for f in unread] == [("answers_cut", ""), ("format", "answers_cut")]
 
 
+def test_cut_answers_do_not_explain_what_happens_without_them():
+    """Equal rewards in early steps without a cut, and all answers cut in the later steps."""
+
+    def found(cut_from, share=1.0, **metrics):
+        cut = {"completions__clipped_ratio": lambda n: share if n >= cut_from else 0.0}
+        records = steps(20, **cut, **metrics)
+        for n, record in enumerate(records):
+            record[f"no_gradient/{'cut' if n >= cut_from else 'none_succeeded'}"] = 1.0
+        return {f.key: f.cause for f in findings(RunData(records))}
+
+    assert found(10) == {"answers_cut": "", "tied_rewards": ""}
+    assert found(0, scores__format=0.0) == {"answers_cut": "", "format": "answers_cut"}
+    # Of ten answers one has the format, yet only three were cut.
+    unread = found(0, 0.3, scores__format=0.05)
+    assert unread == {"answers_cut": "", "format": ""}
+
+
 def test_a_less_severe_finding_explains_no_other():
     records = steps(8, completions__clipped_ratio=0.25)
     for record in records:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from collections import Counter
 
 import pytest
 from viewer_runs import episode, write_run, write_step
@@ -86,12 +87,33 @@ def test_a_message_about_a_run_has_no_control_characters(run, capsys):
     assert "\x1b" not in error
 
 
+@pytest.mark.parametrize("asked", [1, 5, 10, 15, 40])
+def test_an_export_has_as_many_episodes_as_asked_for_in_whole_groups(tmp_path, asked, capsys):
+    run = write_run(tmp_path / "a")
+    for step in range(4, 14):
+        group = TrajectoryGroup([episode("q", "a", 1.0) for _ in range(5)])
+        for member, one in enumerate(group.trajectories):
+            one.member = member
+        write_step(run, f"step-{step:06d}", [group])
+    path = tmp_path / "out.html"
+    assert main([str(run), f"export={path}", f"episodes={asked}"]) == 0
+    count = int(re.search(r"(\d+) episodes and all", capsys.readouterr().err)[1])
+    assert asked <= count < asked + 5
+    (data,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8")
+    )
+    rows = json.loads(data)["rows"]
+    assert len(rows) == count
+    sizes = Counter((row["file"], row["grp"]) for row in rows)
+    assert all(n == 5 for (file, _), n in sizes.items() if file >= "step-000004")
+
+
 def test_the_exported_file_holds_the_episodes_and_a_policy_of_its_own(run, tmp_path, capsys):
     hostile = episode("</script><script>alert(1)</script><!--", "x", 1.0)
     write_step(run, "step-000009", [TrajectoryGroup([hostile])])
     path = tmp_path / "out.html"
     assert main([str(run), f"export={path}", "episodes=6"]) == 0
-    assert "5 episodes" in capsys.readouterr().err
+    assert "7 episodes" in capsys.readouterr().err
     page = path.read_text(encoding="utf-8")
     assert "<script>alert(1)" not in page
     assert "/page/" not in page.split("<body>")[0]
