@@ -42,6 +42,8 @@ class Screen:
         self._console = Console(file=stream or sys.stderr, highlight=False)
         self._live: Live | None = None
         self._bars: dict[str, tuple[int, int]] = {}
+        self._begun: dict[str, tuple[float, int]] = {}
+        """Time and number of each bar's first count."""
         self._counted_at = time.monotonic()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -66,6 +68,7 @@ class Screen:
     ) -> None:
         with self._lock:
             self._bars.clear()
+            self._begun.clear()
         if self._live is not None:
             self._live.update(self._shown())
             self._live.stop()
@@ -87,15 +90,28 @@ class Screen:
         with self._lock:
             begun = what not in self._bars
             self._bars[what] = (done, total)
+            self._begun.setdefault(what, (time.monotonic(), done))
             if done >= total:
-                del self._bars[what]
+                del self._bars[what], self._begun[what]
         if self._live is not None:
             self._live.update(self._shown(), refresh=begun)
         elif begun:
             self._counted_at = time.monotonic()
         elif time.monotonic() - self._counted_at >= PLAIN_EVERY_S:
             self._counted_at = time.monotonic()
-            self.report(f"{what} {done}/{total}")
+            self.report(f"{what} {done}/{total}{self._left(what, done, total)}")
+
+    def _left(self, what: str, done: int, total: int) -> str:
+        """The estimated seconds until all are done, in words. Empty before anything was counted."""
+        begun_at, before = self._begun.get(what, (0.0, done))
+        if done <= before:
+            return ""
+        left_s = (time.monotonic() - begun_at) * (total - done) / (done - before)
+        return (
+            f", about {left_s:.0f} s left"
+            if left_s < 120
+            else f", about {left_s / 60:.0f} min left"
+        )
 
     def _show_waits(self) -> None:
         """Show counts that do not change: the first episode of a slow model can take minutes."""
@@ -113,14 +129,16 @@ class Screen:
             # If the output is broken, the command's next line ends the command.
             with suppress(RunFailure):
                 for what, (done, total) in bars.items():
-                    self.report(f"{what} {done}/{total}")
+                    self.report(f"{what} {done}/{total}{self._left(what, done, total)}")
 
     def _shown(self) -> Group:
         """The live area below the lines, on a terminal. Its content is replaced at each update."""
         bars = Table.grid(padding=(0, 2))
         for what, (done, total) in self._bars.items():
             bars.add_row(
-                what, ProgressBar(total=total, completed=done, width=40), f"{done}/{total}"
+                what,
+                ProgressBar(total=total, completed=done, width=40),
+                f"{done}/{total}{self._left(what, done, total)}",
             )
         return Group(*[bars] * bool(self._bars))
 

@@ -35,6 +35,8 @@ TINY_LR, LARGE_LR = 4e-4, 1e-6
 """Default learning rates: for model=tiny, and for every other model."""
 ADAPTER_LR = 10
 """The default learning rate of an adapter is this multiple of the model's default."""
+_TINY_BYTES = 40_000_000
+"""Weights of fewer bytes, 10 million numbers of float32, are a tiny model's."""
 _MARGIN = 1.25
 """An error message suggests this multiple of an inner deadline as the outer deadline."""
 PRESETS: dict[str, dict[str, str]] = {
@@ -253,15 +255,19 @@ class TrainConfig(TrackingConfig, RunConfig):
 
     @property
     def lr_notice(self) -> str:
-        """A notice if the default learning rate is that of large models for a model by path.
+        """A notice if a tiny model by path has the default learning rate of pretrained models.
 
-        A small model, such as a checkpoint of ``model=tiny``, learns nothing at this rate.
+        A checkpoint of ``model=tiny`` learns nothing at this rate.
         """
-        if self.optimizer.lr or self.model == "tiny" or not Path(self.model).expanduser().is_dir():
+        if self.optimizer.lr or self.model == "tiny":
+            return ""
+        folder = Path(self.model).expanduser()
+        size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        if not 0 < size < _TINY_BYTES or (folder / "adapter_config.json").is_file():
             return ""
         return (
-            f"optimizer.lr is {self._default_lr(self.model):g}, the default for a model by path: a "
-            f"small model, such as a checkpoint of model=tiny, needs more, such as "
+            f"optimizer.lr is {self._default_lr(self.model):g}, the default for a model by path: "
+            f"this model is as small as model=tiny and needs more, such as "
             f"optimizer.lr={self._default_lr('tiny'):g}"
         )
 

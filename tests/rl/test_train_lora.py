@@ -160,11 +160,20 @@ def test_a_default_rate_for_a_model_by_path_is_named(tmp_path):
     def notice(**settings):
         return TrainConfig(**{"env": "math", "model": str(tmp_path)} | settings).lr_notice
 
+    weights = tmp_path / "model.safetensors"
+    assert notice() == ""
+    # The size of a pretrained model, without its content.
+    with weights.open("wb") as file:
+        file.truncate(100_000_000)
+    assert notice() == ""
+    weights.write_bytes(b"x" * 1000)
     assert notice().startswith("optimizer.lr is 1e-06, the default for a model by path: ")
     assert notice().endswith("such as optimizer.lr=0.0004")
     assert notice(**{"lora.rank": 4}).startswith("optimizer.lr is 1e-05, ")
     assert notice(**{"optimizer.lr": 1e-6}) == ""
     assert notice(model="tiny") == notice(model="Qwen/Qwen3-0.6B") == ""
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert notice() == ""
 
 
 def test_the_learning_rate_of_an_adapter_is_ten_times_higher():

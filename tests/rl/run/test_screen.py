@@ -143,7 +143,8 @@ def test_without_a_terminal_a_line_says_now_and_then_how_far_it_is(monkeypatch):
     for done in range(31):
         screen.count("test episodes", done, 30)
         now[0] += 1.0
-    lines = [f"test episodes {done}/30" for done in (10, 20, 30)]
+    left = {10: ", about 20 s left", 20: ", about 10 s left", 30: ""}
+    lines = [f"test episodes {done}/30{text}" for done, text in left.items()]
     assert stream.getvalue().splitlines() == lines
 
 
