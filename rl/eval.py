@@ -230,7 +230,7 @@ async def _compared(
     other: Evaluated | None,
 ) -> dict[str, object]:
     """The paired comparison with the model or the evaluation that ``compare`` names."""
-    from rl.evaluation.comparison import Evaluated, compare, start_notice, warning
+    from rl.evaluation.comparison import Evaluated, compare, warning
 
     if other is None:
         model = find_model(config.compare, "compare")
@@ -246,7 +246,7 @@ async def _compared(
     this = Evaluated(result, groups)
     numbers = await asyncio.to_thread(compare, this, other, best, config.k, scorer)
     models = {"model": str(result["model"]), "compare": str(other.result["model"])}
-    for notice in filter(None, (start_notice(key, name) for key, name in models.items())):
+    for notice in filter(None, (_start_notice(key, name) for key, name in models.items())):
         screen.report(f"warning: {notice}")
     if other.settings:
         screen.report(f"warning: compare ({config.compare}) has other settings: {other.settings}")
@@ -254,6 +254,26 @@ async def _compared(
         numbers["compare/warning"] = found
         screen.report(f"warning: {found}")
     return numbers
+
+
+def _start_notice(key: str, model: str) -> str:
+    """A sentence if a model is a run's best checkpoint and the run's start, else "".
+
+    Args:
+        key: the setting that names the model.
+        model: the model's folder, or another name of a model.
+    """
+    from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state
+
+    folder = Path(model).expanduser()
+    if folder.name != "best" or not (folder / TRAINER_STATE).is_file():
+        return ""
+    if load_trainer_state(folder).get("step") != 0:
+        return ""
+    return (
+        f"{key} ({model}): the best checkpoint of this run is its start, because no later "
+        "validation was better: the weights are untrained; its checkpoints/step-* have trained ones"
+    )
 
 
 def _population(tasks: int, episodes: int) -> str:

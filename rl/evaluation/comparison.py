@@ -21,7 +21,6 @@ from rl.evaluation.paired import (
 )
 from rl.evaluation.power import possible, power_of
 from rl.evaluation.store import EPISODES, RECORD, RESULT, identity, settings_in
-from rl.learner.checkpoint import TRAINER_STATE, load_trainer_state
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup
 from rl.rollout.trajectory_files import read_trajectories
 from rl.run.metrics.intervals import pass_rate_of_tasks
@@ -230,22 +229,4 @@ def warning(result: Mapping[str, Any]) -> str:
     return (
         f"the difference of {result['compare/difference']:+.3f} is within noise "
         f"(p = {result['compare/p_value']:.2g}): these {result['compare/tasks']} tasks {shown}"
-    )
-
-
-def start_notice(key: str, model: str) -> str:
-    """A sentence if a model is a run's best checkpoint and the run's start, else "".
-
-    Args:
-        key: the setting that names the model.
-        model: the model's folder, or another name of a model.
-    """
-    folder = Path(model).expanduser()
-    if folder.name != "best" or not (folder / TRAINER_STATE).is_file():
-        return ""
-    if load_trainer_state(folder).get("step") != 0:
-        return ""
-    return (
-        f"{key} ({model}): the best checkpoint of this run is its start, because no later "
-        "validation was better: the weights are untrained; its checkpoints/step-* have trained ones"
     )
