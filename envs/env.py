@@ -23,6 +23,7 @@ from envs.base.deadlines import bounded
 from envs.base.loop import loop_thread
 from envs.base.loop_watch import held_account as held_account
 from envs.base.loop_watch import watch_loop
+from envs.base.loop_watch import watches_ended as watches_ended
 from envs.base.progress import Progress, not_a_text
 from envs.base.services import ServiceLease, ServiceOpener
 from envs.base.spaces import Unicode

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from envs.base.loop_watch import watches_ended
 from rl.api.job import Job
 from rl.errors import UsageError
 from rl.run.process.command import Runnable, with_model_folder
@@ -79,8 +78,7 @@ def _restored() -> Iterator[None]:
 
     threads, bars = torch.get_num_threads(), transformers_logging.is_progress_bar_enabled()
     try:
-        with watches_ended():
-            yield
+        yield
     finally:
         torch.set_num_threads(threads)
         if bars:

@@ -11,6 +11,7 @@ import envs
 from agents.completion import SamplingParams
 from agents.policy import Policy
 from agents.renderer import Renderer
+from envs.env import watches_ended
 from rl.errors import UsageError
 from rl.rollout.context import EpisodeContext, EpisodeLimits, Partner
 from rl.run.process.activity import LEARNER, OPEN, Activities
@@ -39,6 +40,7 @@ async def open_services(
     if config.env.env_id == NO_ENV:
         return {}
     stack.enter_context(files_held())
+    stack.enter_context(watches_ended())
     options: Any = config.env.options
     if sandboxes:
         if not hasattr(options, "sandbox"):
