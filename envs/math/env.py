@@ -232,7 +232,8 @@ class MathEnv(ToolEnv[MathTask, MathState]):
         state = self.state
         transcript = Transcript(
             question=state.task.question,
-            text=state.text + last,
+            # In the chat format, the last message is the answer.
+            text=state.text + last if self.syntax.form != "chat" else last,
             written=state.written + last,
             answer=answer or None,
             golds=(state.task.answer,),

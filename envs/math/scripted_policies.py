@@ -137,17 +137,19 @@ class GoldPolicy:
         Raises:
             ValueError: the observation is neither a generated question nor a number.
         """
+        opening = self._layout.opening
         if self._calling:
             number = _NUMBER.search(observation)
             if number is None:
                 raise ValueError(f"{observation!r} holds no number")
-            return self._layout.answer(latex(Fraction(number[0])))
+            # In the chat format, no call is made in a thought: the thought follows the call.
+            thought = opening + number[0] if self._chat and opening else ""
+            return thought + self._layout.answer(latex(Fraction(number[0])))
         wanted = expression(observation)
-        opening = self._layout.opening
         if wanted is not None and self._tool in CALLS:
             self._calling = True
             called = CALLS[self._tool].written(self._tool, self._wanted(wanted), chat=self._chat)
-            return opening + called
+            return called if self._chat else opening + called
         if wanted is None:
             working, answer = observation, expanded(observation)
         else:

@@ -44,7 +44,7 @@ def test_the_last_turn_calls_nothing_but_what_hands_in_an_answer():
     env.close()
 
 
-def test_a_format_is_read_over_all_messages():
+def test_a_format_is_read_in_the_last_message():
     env = envs.make("math", syntax="chat", tools="calculator", max_turns=2, reward="r1-zero")
     played = play(env, gold_of(env), seed=1, task=0)
     assert [len(step.info.get("tool_calls", ())) for step in played.steps] == [1, 0]
