@@ -257,7 +257,14 @@ async def test_malformed_requests_get_an_error(url, sandbox):
         "/grade": [
             wire.pack({**grade, "tests": [1]}),
             wire.pack({**grade, "tests": [{"test": "call", "args": [1]}]}),
-            wire.pack({**grade, "tests": [{"test": "stdio", "stdin": "", "stdout": "", "x": 1}]}),
+            wire.pack(
+                {
+                    **grade,
+                    "tests": [
+                        {"test": "stdio", "stdin": "", "stdout": "", "rules": "exact", "x": 1}
+                    ],
+                }
+            ),
             wire.pack({**grade, "tests": [{"test": "eval", "code": ""}]}),
         ],
     }
