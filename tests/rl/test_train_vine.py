@@ -68,8 +68,6 @@ def test_an_environment_without_copies_is_refused_before_training(
     monkeypatch.setattr(envs.env_type("toy-copy-v0"), "forkable", False)
     assert main(words(tmp_path / "run", **SETTINGS)) == 1
     reported = capsys.readouterr()
-    assert (
-        "plays on from copies of an episode, and there are none: toy-copy-v0: its" in reported.err
-    )
+    assert "copies of an episode, and toy-copy-v0 has forkable = False: choose" in reported.err
     assert "step 1" not in reported.out + reported.err
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -110,7 +110,7 @@ def test_programs_functions_and_asserts_are_graded(tmp_path):
     [
         ({**GSM8K, "reward_model": {"style": "rule"}}, "row 1: expected verl's prompt .messages"),
         ({**GSM8K, "prompt": [{"role": "user"}]}, "KeyError: 'content'"),
-        ({**GSM8K, "prompt": [{"role": "user", "content": ""}]}, "the prompt or reward_model"),
+        ({**GSM8K, "prompt": [{"role": "user", "content": ""}]}, "the prompt is empty"),
     ],
 )
 def test_broken_rows_are_named(tmp_path, row, says):

@@ -144,7 +144,7 @@ def test_info_of_one_that_needs_options_says_which(capsys):
 def test_check_says_what_holds(capsys):
     code, text, _ = run(capsys, "check", "countdown", "numbers=3", "--tasks", "2")
     assert code == 0
-    kept = "countdown-v0 keeps the contract (tasks 0, 500000; the gold policy on 100): types, "
+    kept = "countdown-v0 keeps the contract (tasks 0, 500000; the gold policy on 100): free loop, "
     assert text.startswith(kept)
 
 

@@ -111,11 +111,11 @@ def test_an_answer_that_was_cut_does_not_count():
 @pytest.mark.parametrize(
     ("reward", "paid"),
     [
-        # right and tagged, right alone, tagged alone, tagged and boxed before, nothing
-        ("accuracy", (1, 1, 0, 1, 0)),
-        ("r1-zero", (2, 1, 1, 1, 0)),
-        ("open-r1-tags", (2, 1, 1, 2, 0)),
-        ("open-rs", (3, 2, 1, 3, 0)),
+        # right and tagged, right alone, tagged alone, boxed in the thought that it closes, nothing
+        ("accuracy", (1, 1, 0, 0, 0)),
+        ("r1-zero", (2, 1, 1, 0, 0)),
+        ("open-r1-tags", (2, 1, 1, 1, 0)),
+        ("open-rs", (3, 2, 1, 1, 0)),
         ("orz", (1, 0, 0, 0, 0)),
     ],
 )
@@ -208,8 +208,11 @@ def test_rows_are_problems(tmp_path):
     env.close()
 
 
-def test_a_gold_answer_that_cannot_be_verified_fails_its_episode_and_no_other(tmp_path):
-    # It does not look doubtful, so loading does not find it.
+def test_a_gold_answer_that_cannot_be_verified_fails_its_episode_and_no_other(
+    tmp_path, monkeypatch
+):
+    # Loading does not check gold answers that look certain, as this one does here.
+    monkeypatch.setattr("envs.math.gold_answers.is_doubtful", lambda gold: False)
     path = rows_file(
         tmp_path,
         {"problem": "bad", "answer": r"12_{\text{nine}}"},

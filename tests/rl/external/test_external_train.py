@@ -50,7 +50,7 @@ def test_two_deterministic_runs_agree(agent, tmp_path):
     [
         ({"loop": "nowhere"}, "env.loop"),
         ({"env__tasks": ""}, "env.tasks"),
-        ({"algo": "vineppo"}, "plays on from copies of an episode, and there are none"),
+        ({"algo": "vineppo"}, "copies of an episode, and agent-v0 has forkable = False"),
         ({"model": "tiny"}, "give env.demonstrations="),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_status_file_of_an_earlier_version_is_read(tmp_path):
     keys = "state step steps pid born host began written progress_s progress loop_s waits num_waits"
     write_state(tmp_path, moment(component_status={"vLLM 0": "restarting"}, message="why"))
     record = json.loads((tmp_path / "status.json").read_text())
-    keys += f" parts recoveries {MESSAGE} exit_code namespace"
+    keys += f" parts recoveries {MESSAGE} exit_code namespace finished_step"
     assert set(keys.split()) == set(record)
     assert (record["parts"], record[MESSAGE]) == ({"vLLM 0": "restarting"}, "why")
 
