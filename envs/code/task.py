@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from tools.sandbox import Test
 
-_OPENING = re.compile(r"```[ \t]*(?:(?:python|py)[ \t]*)?\n")
-_CLOSING = re.compile(r"```[ \t]*(?:\n|\Z)")
+_OPENING = re.compile(
+    r"```[ \t]*(?:(?P<language>py(?:thon)?[\d.]*)(?![\w-])[^\n`]*|\r?)\n", re.IGNORECASE
+)
+_CLOSING = re.compile(r"```[ \t]*(?:\r?\n|\Z)")
 _FUTURE = re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:from __future__ import .*\n)+")
 """The beginning of a program that must stay its beginning."""
 _CODE_INDENT = 4
@@ -49,9 +51,10 @@ class CodeTask:
 
 
 def extract_program(action: str) -> str:
-    """The program in an answer: its last fenced Python block.
+    """The program in an answer: its last fenced block that names Python.
 
-    If the answer has no such block, the program is the whole answer.
+    If no block does, the program is the last fenced block without a language, or else the whole
+    answer. A block loses the indentation of its fence, for example in a list.
 
     A fence at the end of a line closes a block, unless it is indented like code, for example inside
     a string of the program. A block without a closing fence is also read, because the answer may
@@ -61,7 +64,7 @@ def extract_program(action: str) -> str:
     closings = [
         (*fence.span(), _indent(action, fence.start())) for fence in _CLOSING.finditer(action)
     ]
-    first = 0
+    first, named = 0, False
     unclosed = -1
     """Largest indentation for which no closing fence follows; the search stops early there."""
     while (opening := _OPENING.search(action, at)) is not None:
@@ -79,8 +82,15 @@ def extract_program(action: str) -> str:
             end, at = (end, end + 3) if end >= 0 else (len(action), len(action))
         else:
             end, at, _ = closing
-        last = action[opening.end() : end]
+        if opening["language"] or not named:
+            named = bool(opening["language"])
+            last = _dedented(action[opening.end() : end], _indent(action, opening.start()))
     return last
+
+
+def _dedented(block: str, indent: int) -> str:
+    """The block without up to ``indent`` blanks at the start of each line."""
+    return re.sub(rf"^[ \t]{{1,{indent}}}", "", block, flags=re.MULTILINE) if indent else block
 
 
 def _indent(action: str, at: int) -> int:
