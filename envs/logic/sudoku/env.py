@@ -36,6 +36,8 @@ from envs.logic.sudoku.grid import (
 from envs.logic.sudoku.rows import load_grids
 from envs.options import Card
 
+_LINES = str.maketrans(dict.fromkeys("|+-[],;", " "))
+"""Characters that answers draw or write between the digits of a grid."""
 _DIGITS = re.compile(r"[1-9\s]*", re.ASCII)
 
 
@@ -126,6 +128,7 @@ class SudokuEnv(TextEnv[SudokuTask, SudokuTask]):
         answer = only_answer(action)
         if answer is None:
             return "there is not exactly one <answer> with its </answer>"
+        answer = answer.translate(_LINES)
         digits = "".join(answer.split())
         cells = self._size**2
         if not _DIGITS.fullmatch(answer) or len(digits) != cells:
