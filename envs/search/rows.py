@@ -127,14 +127,23 @@ def _answers(row: Row, found: Mapping[str, Any]) -> tuple[str, ...]:
         answer = [answer.get("value"), *(answer.get("aliases") or ())]
     elif isinstance(answer, str):
         answer = [answer, *(found.get("answer_aliases") or ())]
+    if isinstance(answer, int | float):
+        answer = [answer]
     if isinstance(answer, list):
-        answer = [text for text in answer if not is_empty(text)]
+        answer = [_spelled(one) for one in answer if not is_empty(one)]
     if not (isinstance(answer, list) and answer and all(isinstance(a, str) for a in answer)):
         raise (NoAnswer if keys and not answer else ValueError)(
             f"{row.where}: expected answers in column 'answer', 'Answer' or 'golden_answers': a "
             f"text, texts, or a value with aliases; got {answer!r:.40}"
         )
     return tuple(dict.fromkeys(answer))
+
+
+def _spelled(answer: Any) -> Any:
+    """A number as text (``1998.0`` as ``1998``); other values as they are."""
+    if isinstance(answer, bool) or not isinstance(answer, int | float):
+        return answer
+    return str(int(answer)) if answer % 1 == 0 else str(answer)
 
 
 def _titles(row: Row, found: Mapping[str, Any]) -> Iterator[str]:

@@ -103,6 +103,7 @@ def test_layouts_with_paragraphs(row):
         ({"Question": "q", "Answer": "December 1972"}, 1),
         ({"id": "test_0", "question": "q", "golden_answers": ["December 1972", "12/72"]}, 2),
         ({"question": "q", "answer": "December 1972", "answer_aliases": ["12/72"]}, 2),
+        ({"question": "q", "golden_answers": ["December 1972", 1972, 1972.0, "1972", 7.5]}, 3),
     ],
 )
 def test_layouts_without_paragraphs(row, answers):
