@@ -2,8 +2,9 @@ r"""Answer formats that a row's own prompt requires: ``\boxed``, ``####`` or ``A
 
 verl's MATH rows require a box, its GSM8K rows a number after ``####``, and DAPO's rows a last line
 ``Answer: ...``. As in verl's ``gsm8k`` and ``math_dapo`` scores, the last match counts, and commas
-in numbers are dropped. In contrast to verl, the answer is compared by math-verify, and sought in
-the whole text, not only in its last 300 characters.
+in numbers are dropped. In contrast to verl, ``#### $18`` and ``#### **18**`` are numbers.
+math-verify compares the answer, and it is sought in the whole text, not only in its last 300
+characters.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 
 _BOX = r"\boxed"
-_HASHES = re.compile(r"#### (-?[0-9.,]+)")
+_HASHES = re.compile(r"#### \**(-?)(?:\\?\$)?(-?[0-9.,]+)")
 _LINE = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
 _LINE_ASKED = re.compile(r"Answer:(?!\s*\Z)")
 """Matches a prompt that requires an ``Answer:`` line. A prompt that ends with ``Answer:`` does
@@ -29,7 +30,7 @@ def asked_answer(prompt: str, text: str) -> str | None:
         return None
     if "####" in prompt:
         numbers = _HASHES.findall(text)
-        return numbers[-1].replace(",", "").rstrip(".") or None if numbers else None
+        return "".join(numbers[-1]).replace(",", "").rstrip(".") or None if numbers else None
     if _LINE_ASKED.search(prompt):
         lines = _LINE.findall(text)
         return lines[-1].strip(" *$").rstrip(".").strip(" *$") or None if lines else None

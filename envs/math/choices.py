@@ -14,6 +14,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from envs.datasets import NoAnswer, Row, is_empty
+from envs.math.verification.units import UNWRAPPED
 
 _OPTIONS = ("choices", "options")
 _ANSWERS = (
@@ -61,6 +62,17 @@ def options_and_letter(
             f"has {', '.join(row.columns)}"
         )
     return texts, ascii_uppercase[_place(row, key, columns[key], texts, labels)]
+
+
+def letter_of(answer: str, options: Sequence[str]) -> str:
+    """The letter of the only option whose text is the answer, or the answer itself."""
+    same = [place for place, text in enumerate(options) if _plain(text) == _plain(answer)]
+    return ascii_uppercase[same[0]] if len(same) == 1 else answer
+
+
+def _plain(text: str) -> str:
+    """The text in lower case, without dollar signs, blanks, and commands around words."""
+    return "".join(UNWRAPPED.sub(r"\1", text).lower().replace("$", "").rstrip(". ").split())
 
 
 def _options(row: Row, name: str, value: Any) -> tuple[list[str], list[str]]:

@@ -24,6 +24,7 @@ from envs.datasets.splits import Dataset
 from envs.env import EnvOptions, Tasks
 from envs.episode import Action, EnvFailure, EnvToolCall, Reply, StopReason, cut, finish, go_on
 from envs.math.answer_format import asked_answer
+from envs.math.choices import letter_of
 from envs.math.generated import LEVELS, TOPICS, GeneratedTasks
 from envs.math.rows import load_problems
 from envs.math.scripted_policies import BARE, CALLS, TAGGED, CarelessPolicy, GoldPolicy, Layout
@@ -183,7 +184,9 @@ class MathEnv(ToolEnv[MathTask, MathState]):
 
     def _answer(self, text: str) -> str | None:
         task, answer = self.state.task, self._reward.find_answer(text)
-        return asked_answer(task.question, text) if task.own_prompt and answer is None else answer
+        if task.own_prompt and answer is None:
+            answer = asked_answer(task.question, text)
+        return letter_of(answer, task.options) if answer else answer
 
     def _end(
         self, action: Action, answer: str | None, records: Sequence[EnvToolCall] = ()

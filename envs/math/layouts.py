@@ -65,7 +65,7 @@ def task_of(row: Row) -> MathTask:
     if is_choice(columns):
         texts, letter = options_and_letter(row, columns, question)
         listed = (f"{label}. {text}" for label, text in zip(ascii_uppercase, texts, strict=False))
-        return MathTask("\n".join([question, *listed]), letter, row.where)
+        return MathTask("\n".join([question, *listed]), letter, row.where, options=tuple(texts))
     names = [name for name in GOLDS if name in {column.lower() for column in row.columns}]
     if not names:
         raise _unknown(row)

@@ -17,3 +17,5 @@ class MathTask:
     """File and line of a row, for messages."""
     own_prompt: bool = False
     """Whether the question itself explains the answer format, as verl's rows do."""
+    options: tuple[str, ...] = ()
+    """The texts of the options if the answer is the letter of one."""

@@ -229,22 +229,23 @@ def test_an_empty_column_gives_way_to_the_next():
 
 
 def test_gold_answers_that_cannot_be_verified_are_found_at_load(caplog):
-    golds = [r"0.\overline{3}", "7", r"\frac{1}{0}", r"\frac{3}{", r"\frac{\pi}{3}", r"\angle ABC"]
+    golds = [r"0.\overline{x}", "7", r"\frac{1}{0}", r"\frac{3}{", r"\frac{\pi}{3}", r"\angle ABC"]
     golds += [r"10^{-2}\%", r"A \cup B", r"\{x | x > 2\}"]
     rows = [{"problem": f"p{i}", "answer": gold} for i, gold in enumerate(golds)]
     data = problems_from(load_rows(rows))
-    assert [task.answer for task in data.tasks] == ["7", r"\frac{\pi}{3}", r"\angle ABC"]
+    wanted = ["7", r"\frac{\pi}{3}", r"\angle ABC", r"\{x | x > 2\}"]
+    assert [task.answer for task in data.tasks] == wanted
     assert data.num_rows == 9
     data.split("all")
     [said] = caplog.messages
-    assert said.startswith("rows: 6 of 9 rows are left out, because they cannot be tasks")
-    assert r"row 1: math-verify cannot read the gold answer '0.\\overline{3}'" in said
+    assert said.startswith("rows: 5 of 9 rows are left out, because they cannot be tasks")
+    assert r"row 1: math-verify cannot read the gold answer '0.\\overline{x}'" in said
 
 
 def test_rows_that_are_left_out_are_reported_with_their_own_split_only(caplog):
     rows = [{"problem": f"p{i}", "answer": "7", "split": "train"} for i in range(20)]
     rows += [{"problem": f"t{i}", "answer": "7", "split": "test"} for i in range(3)]
-    rows[4]["answer"] = r"0.\overline{3}"
+    rows[4]["answer"] = r"0.\overline{x}"
     data = problems_from(load_rows(rows), "of the train split")
     assert len(data.split("test")) == 3
     assert not caplog.messages
@@ -327,3 +328,27 @@ def test_rows_without_a_split_get_one_by_their_question():
     found = problems_from(rows).splits
     assert sum(map(len, found.values())) == 300
     assert all(len(part) >= 15 for part in found.values())
+
+
+@pytest.mark.parametrize(
+    ("action", "right"),
+    [
+        (r"\boxed{B}", 1),
+        (r"\boxed{(b)}", 1),
+        (r"\boxed{B. Paris}", 1),
+        (r"\boxed{\textbf{(B)}\ Paris}", 1),
+        (r"\boxed{\text{Paris}}", 1),
+        (r"\boxed{paris.}", 1),
+        (r"\boxed{\text{Oslo}}", 0),
+        (r"\boxed{A. Paris}", 0),
+        (r"\boxed{\text{Paris or Oslo}}", 0),
+        (r"\boxed{B. or C.}", 0),
+        (r"\boxed{Pari}", 0),
+    ],
+)
+def test_an_option_is_named_by_its_letter_or_its_text(action, right):
+    row = {"question": "Capital?", "choices": ["Rome", "Paris", "Oslo"], "answer": "B"}
+    env = envs.make("math", tasks=[row], split="all")
+    env.reset(options={"task": 0})
+    assert env.step(action).reward == right
+    env.close()

@@ -121,7 +121,7 @@ def test_a_model_that_learned_from_conversations_was_not_trained_on_the_rows(tmp
 def test_rows_of_a_named_split_that_cannot_be_tasks_are_counted(tmp_path, caplog):
     folder = gsm8k(tmp_path / "gsm8k", train=40, test=30)
     with (folder / "test.jsonl").open("a") as file:
-        file.write(json.dumps({"question": "?", "answer": r"#### 0.\overline{3}"}) + "\n")
+        file.write(json.dumps({"question": "?", "answer": r"#### 0.\overline{x}"}) + "\n")
     played = tasks_to_play(config(EvaluateConfig, folder))
     assert str(played) == "30 of 31 test rows; 1 cannot be tasks"
     assert "1 of 31 test rows are left out" in caplog.text
