@@ -1,17 +1,24 @@
 r"""Rewrites notations of numbers and sets that math-verify misreads.
 
-=========================== ======================= ===================================
-as written                  as rewritten            math-verify's reading as written
-=========================== ======================= ===================================
-``1\,000``, ``12 345``      ``1000``, ``12345``     1 times 0, 12 + 345
-``2 1/2``                   ``\frac{5}{2}``         3/2
-``1.5e3``                   ``(1.5\times 10^{3})``  1.5 times e times 3
-``\mathrm{e}``, ``3\text{i}`` ``e``, ``3i``         a variable, the number 3
-``12_{9}``                  a symbol of its own     12
-``\varnothing``             ``\emptyset``           a variable
-``\langle 1,2\rangle``      ``(1,2)``               none
-``½``, ``√2``, ``x²``, ``–`` LaTeX or ASCII         none
-=========================== ======================= ===================================
+================================= =========================== ================================
+as written                        as rewritten                math-verify's reading as written
+================================= =========================== ================================
+``1\,000``, ``12 345``            ``1000``, ``12345``         1 times 0, 12 + 345
+``2 1/2``                         ``\frac{5}{2}``             3/2
+``1.5e3``                         ``(1.5\times 10^{3})``      1.5 times e times 3
+``\mathrm{e}``, ``3\text{i}``     ``e``, ``3i``               a variable, the number 3
+``12_{9}``                        a symbol of its own         12
+``0.1\overline{6}``, ``0.166...`` ``\frac{15}{90}``           none, 0.166
+``x**10``                         ``x^{10}``                  none
+``cos(2*pi)``, ``oo``             ``\cos(2*\pi)``, ``\infty`` products of variables
+``\sin 30^\circ``                 ``\sin(\frac{30\pi}{180})`` the sine of 30
+``(1,2)^T``                       a column                    none
+``\lg x``, ``12 percent``         ``\log_{10} x``, ``12\%``   none, 12
+``\underline{5}``, ``\text{\$}5`` ``5``, ``\$5``              none, none
+``\varnothing``                   ``\emptyset``               a variable
+``\langle 1,2\rangle``            ``(1,2)``                   none
+``½``, ``√2``, ``x²``, ``–``      LaTeX or ASCII              none
+================================= =========================== ================================
 
 A number with a base equals only the same digits with the same base. The base ten may be left out.
 Notations whose meaning depends on both answers are in :mod:`envs.math.verification.pairs`.
@@ -63,6 +70,40 @@ _UPRIGHT = re.compile(
     r"|\{\s*\\(?:rm|it)\s+([eij])\s*\}"
     r"|\\(?:math(?:bf|bb)|textbf|bm|boldsymbol|hat|vec)\s*(?:\{\s*\\?([ijk])(?:math)?\s*\})"
 )
+_REPEATING = re.compile(
+    r"(?<![\d.])(?P<whole>\d{0,30})\.(?P<fixed>\d{0,30}?)(?:"
+    r"\\(?:overline|bar)\s*(?:\{\s*(?P<a>\d{1,30})\s*\}|(?P<b>\d))"
+    r"|\\dot\s*\{?(?P<c>\d)\}?(?:(?P<d>\d{0,30})\\dot\s*\{?(?P<e>\d)\}?)?"
+    r"|(?:(?P<f>\d)(?P=f){2,30}|(?P<g>\d{2,15})(?P=g){1,15})(?P<h>\d{0,15})"
+    r"\s*(?:\\[lc]?dots(?![A-Za-z])|\.\.\.))",
+    re.ASCII,
+)
+_PYTHON_POWER = re.compile(
+    r"(?<=[\w)\]}])\s*\*\*\s*(-?\d+|[A-Za-z](?![A-Za-z])|\((?:[^()]|\([^()]*\))*\))"
+)
+_PLAIN_NAME = re.compile(
+    r"(?<![A-Za-z])(?:(arc)?(sinh?|cosh?|tanh?|cot|sec|csc)|a(sin|cos|tan)|(ln|log|exp|pi)"
+    r"|(oo|inf(?:inity)?))(?![A-Za-z])"
+)
+"""Matches a name in an answer without LaTeX, as programs print it."""
+_PERCENT = re.compile(
+    rf"(?<=[\d}}])(?:\s|{BLANK})*"
+    r"(?:\\(?:text|mathrm|mbox)\s*\{\s*percent\s*\}|percent(?![A-Za-z ]))"
+)
+_DEGREES = re.compile(
+    r"(?P<function>\\(?:sin|cos|tan|cot|sec|csc)(?:\s*\^\s*(?:\d|\{\d+\}))?)"
+    r"\s*(?P<open>\(|\{|\\left\s*\()?\s*(?P<angle>\d+(?:\.\d+)?)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})"
+    r"\s*(?(open)(?:\\right\s*)?[)}])"
+)
+_DECORATED = re.compile(
+    r"\s*(?:\\(?:underline|textcolor\s*\{\w+\}|color\s*\{\w+\})\s*"
+    r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}|\\color\s*\{\w+\}(.*))\s*"
+)
+_TRANSPOSED = re.compile(
+    r"\s*(?:\\left)?[(\[]([^()\[\]]+,[^()\[\]]+?)(?:\\right)?[)\]]\s*\^\s*\{?\s*"
+    r"(?:T|\\top|\\intercal|\\(?:mathrm|mathsf|text)\s*\{T\})\s*\}?\s*"
+)
+_WRAPPED_DOLLAR = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*\\?\$\s*\}")
 _ANGLES = re.compile(r"\\langle(?![A-Za-z])|\\rangle(?![A-Za-z])|(?<=\\left)<|(?<=\\right)>")
 _ANGLED = re.compile(r"\s*<([^<>=]*,[^<>=]*)>\s*")
 
@@ -85,7 +126,14 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("ℯⅇ", "e"),
         **dict.fromkeys("ⅈ", "i"),
         **dict.fromkeys("⁄∕", "/"),
-        **{"∞": r"\infty ", "°": r"^\circ ", "º": r"^\circ ", "∅": r"\emptyset ", "∪": r"\cup "},
+        **{
+            "…": r"\ldots ",
+            "∞": r"\infty ",
+            "°": r"^\circ ",
+            "º": r"^\circ ",
+            "∅": r"\emptyset ",
+            "∪": r"\cup ",
+        },
         **{"∩": r"\cap ", "∈": r"\in ", "⩽": r"\le ", "⩾": r"\ge ", "∨": r"\lor ", "∗": "*"},
         # The full-width forms of ASCII.
         **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},
@@ -96,14 +144,26 @@ _CHARACTERS = str.maketrans(
 @lru_cache(maxsize=4096)
 def standard(text: str) -> str:
     """Equivalent LaTeX in notation that math-verify reads; most texts stay unchanged."""
+    if "\\" not in text:
+        text = _PLAIN_NAME.sub(_command, text)
     if not text.isascii():
         text = _ascii(text)
     if "\\" in text:
         text = re.sub(r"\\varnothing(?![a-zA-Z])", r"\\emptyset ", text)
         text = re.sub(r"\\colon(?![A-Za-z])", ":", text)
+        text = _WRAPPED_DOLLAR.sub(r"\\$", text)
+        text = re.sub(r"\\lg(?![A-Za-z])", r"\\log_{10}", text)
+        text = _DEGREES.sub(r"\g<function>(\\frac{\g<angle>\\pi}{180})", text)
+        if match := _DECORATED.fullmatch(text):
+            text = match[1] or match[2] or ""
         text = _UPRIGHT.sub(_letter, text)
         text = _ANGLES.sub(lambda match: "(" if match[0] in (r"\langle", "<") else ")", text)
-    text = text.replace("{:}", ":")
+    if match := _TRANSPOSED.fullmatch(text):
+        rows = match[1].replace(",", r"\\")
+        text = rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}"
+    text = _PERCENT.sub(r"\\%", text)
+    text = _PYTHON_POWER.sub(r"^{\1}", text.replace("{:}", ":"))
+    text = _REPEATING.sub(_fraction_of_period, text)
     if "<" in text:
         text = _ANGLED.sub(r"(\1)", text) if _ANGLED.fullmatch(text) else text
     if match := _GROUPED_COMMA.match(text):
@@ -121,6 +181,11 @@ def _ascii(text: str) -> str:
     text = _SUBSCRIPT.sub(lambda match: f"_{{{match[0].translate(_RAISED)}}}", text)
     text = text.translate(_CHARACTERS)
     return _ROOT.sub(_latex_root, text)
+
+
+def _command(match: re.Match[str]) -> str:
+    arc, function, inverse, other, _ = match.groups(default="")
+    return f"\\{'arc' * bool(inverse) + arc}{function or inverse or other or 'infty'} "
 
 
 def _fraction(match: re.Match[str]) -> str:
@@ -153,6 +218,17 @@ def _improper(match: re.Match[str]) -> str:
         return match[0]
     whole = int(_SEPARATORS.sub("", match["whole"]))
     return rf"\frac{{{whole * under + over}}}{{{under}}}"
+
+
+def _fraction_of_period(match: re.Match[str]) -> str:
+    """The fraction that equals a repeating decimal; other texts, such as 3.1415..., stay."""
+    found = match.groupdict(default="")
+    period = "".join(found[name] for name in "abcdefg")
+    if not period.startswith(found["h"]):  # the dots cut the last period short
+        return match[0]
+    under = 10 ** len(found["fixed"]) * (10 ** len(period) - 1)
+    fixed = int(f"0{found['whole']}{found['fixed']}")
+    return rf"\frac{{{fixed * (10 ** len(period) - 1) + int(period)}}}{{{under}}}"
 
 
 def _ungrouped(match: re.Match[str]) -> str:

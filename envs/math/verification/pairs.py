@@ -3,7 +3,9 @@ r"""Notations whose meaning depends on both answers: words, times, alternatives 
 - Words: ``\text{no solution}`` is a name, but ``no solution`` a product of ten variables.
 - Times: ``2:30`` and ``1:15`` are equal as ratios, but not as times.
 - Alternatives: ``x<1 or x>2`` is a pair of relations, unless the other answer is a set.
-- Ratios of three or more terms: math-verify reads ``1:2:3`` as 1/6.
+- Ratios: math-verify reads ``1:2:3`` as 1/6, and ``2 to 3`` as a product.
+- Options: ``(C) 12`` is the option C if the gold answer is a capital letter.
+- Sets: ``\{x \mid x>2\}`` is ``x>2``.
 
 :mod:`envs.math.verification.units` compares units.
 """
@@ -20,11 +22,15 @@ from envs.math.verification.units import UNWRAPPED, WRAPPER, in_one_unit
 def comparable(gold: str, answer: str) -> tuple[str, str] | bool:
     """Two answers in notation that math-verify compares, or the verdict if it is certain."""
     gold, answer = _bare(gold), _bare(answer)
+    gold = _approximated("", gold)
+    answer = _approximated(gold, _option(gold, answer))
+    gold, answer = (_MEANT.get(_words(one), one) for one in (gold, answer))
     words = _words(gold)
     if words and words == _words(answer) and ("\\" in gold + answer or " " in words):
         return True
     gold, answer = (rf"\text{{{one}}}" if _is_phrase(one) else one for one in (gold, answer))
-    measured = in_one_unit(*_times(standard(gold), standard(answer)))
+    gold, answer = (_BUILDER.sub(_condition, standard(one)) for one in (gold, answer))
+    measured = in_one_unit(*_times(gold, answer))
     if measured is None:
         return False
     gold, answer = _regions(*measured)
@@ -52,6 +58,37 @@ def _is_phrase(text: str) -> bool:
     words = text.split()
     plain = all(re.fullmatch(r"[A-Za-z']+", word) for word in words)
     return plain and len(words) > 1 and max(map(len, words)) > 2 and not {"and", "or"} & {*words}
+
+
+_APPROX = re.compile(r"\\approx(?![A-Za-z])|≈")
+_MEANT = dict.fromkeys(("all real numbers", "all reals", "all real"), r"(-\infty,\infty)")
+_MEANT |= {"infinity": r"\infty", "positive infinity": r"\infty", "negative infinity": r"-\infty"}
+
+
+def _approximated(gold: str, answer: str) -> str:
+    r"""One side of ``\frac{22}{7} \approx 3.14``: the right one if the gold answer has decimals."""
+    answer = re.sub(r"^\s*=\s*", "", answer)
+    exact, *rest = _APPROX.split(answer)
+    if not rest:
+        return answer
+    return rest[-1] if "." in gold or _VARIABLE.fullmatch(exact.strip() or "x") else exact
+
+
+_LETTER = re.compile(rf"(?:{WRAPPER}\s*\{{)?\s*\(?([A-Z])\)?\s*\}}?")
+_LETTER_AND_TEXT = re.compile(
+    r"\s*(?:\(([A-Z])\)|([A-Z])[).:])\s*(?:\\[ ,;:!]|\\q?quad|~)*(?P<rest>.+)"
+)
+_OTHER_OPTION = re.compile(
+    r"\([A-Z]\)|\b[A-Z][).:]|\b(?:or|and|not|wrong)\b|^\W*[A-Z]\b\W*$|,\s*[A-Z]\b"
+)
+
+
+def _option(gold: str, answer: str) -> str:
+    """The letter of an answer such as ``(C) 12``, if the gold answer is a letter."""
+    if not _LETTER.fullmatch(gold):
+        return answer
+    match = _LETTER_AND_TEXT.fullmatch(UNWRAPPED.sub(r"\1", answer))
+    return (match[1] or match[2]) if match and not _OTHER_OPTION.search(match["rest"]) else answer
 
 
 # ---- times ---------------------------------------------------------------------------------
@@ -138,6 +175,21 @@ def _has_relation(text: str) -> bool:
     return re.search(r"[<>≤≥≠]|\\[lg](?:t|e|eq|eqslant|eqq)(?![A-Za-z])", text) is not None
 
 
+_BUILDER = re.compile(
+    rf"\s*(?:\\left\s*)?\\\{{(?:\s|{BLANK})*(?P<variable>[a-z])\s*"
+    rf"(?:\\in\s*(?:\\mathbb\s*\{{?\s*R\s*\}}?|\\R))?(?:\s|{BLANK})*"
+    rf"(?:\\mid(?![A-Za-z])|(?:\\middle\s*)?\||:)(?:\s|{BLANK})*"
+    rf"(?P<condition>[^|:]+?)(?:\s|{BLANK})*(?:\\right\s*)?\\\}}\s*"
+)
+
+
+def _condition(match: re.Match[str]) -> str:
+    """The condition of a set of numbers if it is a relation of the set's variable."""
+    condition = match["condition"]
+    alone = len(match[0]) == len(match.string) and _has_relation(condition)
+    return condition if alone and match["variable"] in _VARIABLE.findall(condition) else match[0]
+
+
 def _union(text: str) -> tuple[str, str] | None:
     """The variable and the union of alternatives such as ``x<1 or x>2``, or None."""
     parts = _OR.split(text)
@@ -179,11 +231,16 @@ def _interval(part: str) -> tuple[str, str] | None:
 
 # ---- ratios --------------------------------------------------------------------------------
 
+_TO = re.compile(
+    rf"\s*(\d+)(?:\s|{BLANK})*(?:{WRAPPER}\s*\{{\s*to\s*\}}|to)(?:\s|{BLANK})*(\d+)\s*"
+)
 _RATIO = re.compile(r"(?:[^=<>]*:[^=<>]*=)?\s*([^:;,=<>|]+(?::[^:;,=<>|]+){2,})")
 
 
 def _ratio(text: str) -> str:
-    """A ratio of three or more terms as a tuple that does not depend on a common factor."""
+    """A ratio with colons; of three or more terms, a tuple that no common factor changes."""
+    if pair := _TO.fullmatch(text):
+        return f"{pair[1]}:{pair[2]}"
     match = _RATIO.fullmatch(text) if text.count(":") > 1 else None
     if match is None:
         return text

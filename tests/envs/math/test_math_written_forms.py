@@ -64,6 +64,42 @@ x=1 \text{ or } x=2 | 1,2 ;; x = 2 or x > 5 | \{2\}\cup(5,\infty) ;; \langle 1,2
 180^\circ | \pi\text{ rad} ;; 25^\circ\text{C} | 25^\circ C ;; 5\text{ kg} | 5000\text{ g}
 3\text{ L} | 3000\text{ mL} ;; 5\text{ apples} | 5 ;; 5\text{ apples} | 5\text{ fruits}
 12\text{ in} | 1\text{ ft}
+\frac{1}{3} | 0.\overline{3} ;; 0.\overline{3} | \frac{1}{3} ;; 0.\overline{3} | 0.\overline{3}
+\frac{1}{6} | 0.1\overline{6} ;; \frac{1}{6} | 0.1\bar{6} ;; \frac{1}{3} | 0.\dot{3}
+\frac{41}{333} | 0.\dot{1}2\dot{3} ;; \frac{1}{3} | 0.333\ldots ;; \frac{1}{3} | 0.333...
+\frac{1}{6} | 0.1666\dots ;; \frac{1}{7} | 0.142857142857\ldots ;; \frac{4}{33} | 0.1212\ldots
+\frac{4}{33} | 0.12121\ldots ;; -\frac{7}{3} | -2.\overline{3} ;; x=\frac{1}{3} | x = 0.\overline{3}
+(\frac{1}{3}, 2) | (0.\overline 3, 2) ;; 33\frac{1}{3}\% | 33.\overline{3}\%
+33\frac{1}{3}\% | 33.333...\% ;; \frac{1}{3} | 0.333… ;; \frac{1}{3} | .\overline{3}
+1 | 0.\overline{9} ;; x^2-1 | x**2 - 1 ;; x^{10}+1 | x**10 + 1 ;; 2^{n-1} | 2**(n-1)
+\frac{1}{x} | x**-1 ;; 2\sqrt{3} | 2*sqrt(3) ;; \sin^2 x | sin(x)**2 ;; \frac{3\pi}{2} | 3*pi/2
+\frac{2\sqrt{3}}{3} | 2*sqrt(3)/3 ;; e^2 | exp(2) ;; a^b | a**b ;; \sqrt{x} | x**(1/2)
+1250 | \text{\$}1{,}250 ;; 1250 | \text{\$}1,250 ;; \$5 | \text{\$}5.00 ;; 5 | \mathrm{\$}5
+C | \textbf{(C)}\ 12 ;; C | (C) 12 ;; C | C. Paris ;; \text{(C)} | \text{(C) } \frac{1}{2}
+C | C) x^2+1 ;; C | C: 12 ;; (C) | \text{C. 12 cm} ;; C | \mathrm{(C)}\quad 12
+\textbf{(C)} | \textbf{(C) } 12 ;; C | (C) ;; [2,5) | \{x \mid 2\le x<5\}
+[2,5) | \{x : 2\le x<5\} ;; (2,\infty) | \{x\in\mathbb{R} \mid x>2\}
+(2,\infty) | \left\{x \in \mathbb R \,\middle|\, x>2\right\} ;; \{x: x > 2\} | (2,\infty)
+\{x: x > 2\} | x>2 ;; (-\infty,1)\cup(2,\infty) | \{x \mid x<1 \text{ or } x>2\}
+\{x: x > 2\} | \{x \mid x>2\} ;; (-\infty,3] | \{t: t \leq 3\} ;; 2:3 | 2 \text{ to } 3
+2:3 | 4 to 6 ;; \frac{2}{3} | 2\text{ to }3
+\infty | \text{infinity} ;; -\infty | \text{negative infinity}
+(-\infty,\infty) | \text{all real numbers} ;; \mathbb{R} | \text{All real numbers.}
+\text{all real numbers} | (-\infty, \infty) ;; \text{all real numbers} | \mathbb{R}
+\text{all real numbers} | all real numbers ;; 0.12 | 12\text{ percent} ;; 12\% | 12 percent
+12 | 12\text{ percent} ;; \lg 100 | 2 ;; \lg 2 | \log_{10} 2 ;; 1 | \tan 45^\circ
+\frac{1}{2} | \sin(30^\circ) ;; \frac{\sqrt{3}}{2} | \sin 60^{\circ} ;; \tan 45^\circ | 1
+\frac{1}{4} | \sin^2 30^\circ ;; 2\cos 20^\circ | 2\cos 20^\circ
+2\cos 20^\circ | 2 \cos(\frac{\pi}{9}) ;; 2\cos 20^\circ | 2\sin 70^\circ
+\frac{1}{2} | \cos\left(60^\circ\right) ;; 5 | \approx 5 ;; 5 | = 5
+\frac{22}{7} | \frac{22}{7} \approx 3.14 ;; 3.14 | \frac{22}{7} \approx 3.14 ;; 5.2 | x \approx 5.2
+5 | x \approx 5 ;; \sqrt{2} | \sqrt{2} ≈ 1.41 ;; x = 5 | x\approx 5 ;; 5 | \underline{5}
+5 | \color{red}{5} ;; 5 | \textcolor{red}{5} ;; \frac{1}{2} | \color{blue} \frac{1}{2}
+\frac{1}{2} | \textcolor{blue}{\frac{1}{2}} ;; \begin{pmatrix}1\\2\end{pmatrix} | (1,2)^T
+\begin{pmatrix}1\\2\\3\end{pmatrix} | [1, 2, 3]^{\top}
+\begin{pmatrix}1\\\frac{1}{2}\end{pmatrix} | \left(1,\frac12\right)^\mathrm{T}
+(1,2)^T | \begin{bmatrix}1\\2\end{bmatrix}
+\approx 5.2 | 5.2 ;; \frac{1}{2} \approx 0.5 | \frac{1}{2}
 """
 NOT_RIGHT = r"""
 \frac{1}{2^{99}} | \frac{1}{2^{98}} ;; \frac{1}{20!} | \frac{1}{21!}
@@ -93,6 +129,23 @@ x+10^{-20} | x+10^{-21} ;; \frac{\pi}{2^{98}} | \frac{\pi}{2^{99}} ;; \pi + 10^{
 5\text{ cm}^2 | 5\text{ cm}^3 ;; 5\text{ cm}^2 | 5\text{ cm} ;; 2\text{ hours} | 2\text{ minutes}
 36\text{ km/h} | 36\text{ m/s} ;; \$5 | 5\text{ cents} ;; 180^\circ | 180\text{ rad}
 25^\circ\text{C} | 25^\circ\text{F} ;; 5\text{ kg} | 5\text{ g} ;; 5x | 5y
+\frac{1}{3} | 0.\overline{4} ;; \frac{1}{3} | 0.33\overline{4} ;; \frac{1}{3} | 3.\overline{3}
+\pi | 3.1415\ldots ;; \frac{1}{3} | 0.334... ;; 0.\overline{12} | 0.\overline{21}
+0.\overline{3} | 0.3 ;; 0.\overline{3} | 0.33 ;; \frac{1}{6} | 0.\overline{16} ;; 3 | \overline{3}
+x^2-1 | x**3-1 ;; x^2 | x*2 ;; 6 | 2**3 ;; 2^{n-1} | 2**n-1 ;; 2^{10} | 2**1*0
+1250 | \text{\$}1{,}520 ;; \$5 | \text{\$}6 ;; C | \textbf{(D)}\ 12 ;; C | (C) or (D)
+C | (C), (D) ;; C | C. or D. ;; C | C: not D ;; C | (C) is wrong ;; C | (A) 12 (C) 13 ;; C | A) C
+C | Cat. 12 ;; 12 | (C) 12.5 ;; C | (C) and (B) ;; C | A, B, C ;; [2,5) | \{x \mid 2< x<5\}
+[2,5) | \{2,5\} ;; (2,\infty) | \{x\in\mathbb{Z} \mid x>2\} ;; \{x: x > 2\} | x<2
+\{x: x > 2\} | x \ge 2 ;; \{x: x > 2\} | \{x \mid x>3\} ;; (2,\infty) | \{x \mid y>2\}
+\{2\} | \{x \mid x>2\} ;; 2:3 | 3 \text{ to } 2 ;; 2:3 | 2 to 4 ;; [2,3] | 2 to 3 ;; 2:30 | 2 to 15
+\infty | \text{negative infinity} ;; \mathbb{R} | \text{all integers}
+\text{all real numbers} | (0,\infty) ;; \text{all real numbers} | \mathbb{Q}
+0.12 | 1.2\text{ percent} ;; \lg 2 | \ln 2 ;; 1 | \tan 30^\circ ;; \frac{1}{2} | \sin 60^\circ
+\frac{1}{2} | \sin 30 ;; 5 | \approx 6 ;; 5 | 6 \approx 5 ;; \frac{22}{7} | \pi \approx \frac{22}{7}
+3.14 | 3.14 \approx 3.15 ;; 5 | \underline{6} ;; 5 | \color{5}{6}
+\begin{pmatrix}1\\2\end{pmatrix} | (2,1)^T ;; \begin{pmatrix}1&2\end{pmatrix} | (1,2)^T
+(1,2) | (2,1)^T
 """
 
 
