@@ -81,7 +81,7 @@ _MOST_MALFORMED = 100
 """Number of malformed calls after which the search for thoughts ends: each may take as long as the
 text, and a text that repeats itself has thousands."""
 _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$\n?", re.MULTILINE)
-_FENCED_CODE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)\n?```", re.DOTALL)
+_FENCED_CODE = re.compile(r"```[ \t]*(?i:python3?|py3?)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _CLOSING_FENCE = re.compile(r"^```[ \t]*$\n?", re.MULTILINE)
 
 

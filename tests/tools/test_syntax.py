@@ -136,6 +136,7 @@ def test_a_malformed_json_call_is_a_reported_mistake(inside):
         ("<code>\nprint(1)\n</code>", "print(1)"),
         ("so <code>\n```python\nx = 1\n\nx\n```\n</code>", "x = 1\n\nx"),
         ("<code>```py\n1```</code>", "1"),
+        ("<code>```python3\n1\n```</code>", "1"),
         ("<code>```\n1\n```</code> and more", "1"),
         ("<code>a = '```'</code>", "a = '```'"),
         ("</code>", ""),
