@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def _outcome(coroutine: Coroutine[Any, Any, T]) -> Callable[[], T]:
+async def outcome_of(coroutine: Coroutine[Any, Any, T]) -> Callable[[], T]:
     """A callable that returns the coroutine's result, or raises its exception.
 
     An exception that exits the process, raised inside a task, would end the loop, and all waiting
@@ -56,7 +56,7 @@ class LoopThread:
                 "a synchronous method was called inside an asynchronous one: await its "
                 "asynchronous counterpart (areset, astep, aclose)"
             )
-        future = asyncio.run_coroutine_threadsafe(_outcome(coroutine), loop)
+        future = asyncio.run_coroutine_threadsafe(outcome_of(coroutine), loop)
         try:
             outcome = future.result()
         except BaseException:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from envs.base.loop import loop_thread
+from envs.base.loop import loop_thread, outcome_of
 from envs.base.loop_watch import held_account, watch_loop
 from envs.checks.probe import Probe
 from envs.play import aplay
@@ -86,11 +86,11 @@ async def _longest_block(probe: Probe, task: int, name: str) -> tuple[float, str
 
     env, watch = probe.env.group(1)[0], watch_loop()
     watch.last = ""
-    both = [asyncio.create_task(episode()), asyncio.create_task(beat())]
+    both = [asyncio.create_task(outcome_of(run)) for run in (episode(), beat())]
     try:
         done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for one in done:
-            one.result()
+            one.result()()
     finally:
         for one in both:
             one.cancel()

@@ -38,7 +38,7 @@ async def test_a_run_on_a_busy_machine_reports_it_before_the_model_is_loaded(
     monkeypatch.setattr("os.getloadavg", lambda: (1e6, 0.0, 0.0))
     config = _config(f"model={tmp_path}", f"threads={threads}", f"out={tmp_path}")
     lines = []
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
     with pytest.raises(UsageError):
         async with open_runtime(config, lines.append):
             pass
