@@ -43,6 +43,10 @@ def free_loop(probe: Probe) -> Iterator[str]:
             where = held_at or where
             if block_s <= limit_s:
                 break
+            if len(blocks) == 1:
+                # A process's first episode imports modules and fills caches. The try ended at the
+                # first of them; a whole episode leaves none for the next ones.
+                probe.play(name, task)
         probe.longest_block_s = max(probe.longest_block_s, min(blocks))
         if min(blocks) > limit_s:
             at = f", held at {where}," if where else ","

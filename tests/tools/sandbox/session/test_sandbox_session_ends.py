@@ -361,7 +361,7 @@ async def test_a_dead_zygote_is_a_failure_and_no_result(either):
     async with either.session() as session:
         run = asyncio.create_task(session.run("import time; time.sleep(30)", wall_s=60))
         await asyncio.sleep(0.3)
-        os.kill(below()[0], signal.SIGKILL)
+        os.kill(either.executor.zygotes._current._process.pid, signal.SIGKILL)
         with pytest.raises(SandboxFailure, match="state is lost") as caught:
             await run
         assert caught.value.retryable
