@@ -26,7 +26,7 @@ SLOW_S = 0.3
 """Limit for one test function with all its parameters."""
 SLOW_FIXTURE_S = 1.0
 """Limit for one fixture of a wider scope: many tests share its time."""
-KEPT_S = 0.2
+KEPT_S = 0.05
 """Shorter durations are not recorded."""
 WORKERS = 2
 """Processes of a run without a path."""
