@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from pathlib import Path
 def children(pid: int | None = None) -> list[int]:
     """Direct children of ``pid``, or of this process; none if ``pid`` is dead.
 
-    The processes that multiprocessing keeps for this process are left out.
+    The processes that multiprocessing and the adapter of reasoning-gym keep for this process are
+    left out.
     """
     found: list[int] = []
     # A process may end between any two of these reads.
@@ -20,7 +22,10 @@ def children(pid: int | None = None) -> list[int]:
             with contextlib.suppress(OSError):
                 found += map(int, (task / "children").read_text().split())
     # Other tests of this worker have started them.
-    kept = (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)
+    kept = [forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid]
+    adapter = sys.modules.get("envs.adapters.reasoning_gym")
+    if adapter is not None and adapter._drawing._process is not None:
+        kept.append(adapter._drawing._process.pid)
     return [one for one in found if one not in kept]
 
 
