@@ -132,8 +132,8 @@ def test_a_path_updates_its_own_durations(project):
 
 
 def test_a_fixture_that_many_tests_share_may_take_longer():
-    names = {"test_one.py::test_a": 0.3, "test_one.py::test_b": 0.2}
-    names |= {"rl::toy_model": 0.9, "test_one.py::model": 1.0}
+    names = {"test_one.py::test_a": 0.3, "test_one.py::test_b": 0.05}
+    names |= {"rl::toy_model": 0.4, "test_one.py::model": 0.5}
     assert SlowTests(names, True).slow == {"test_one.py::test_a", "test_one.py::model"}
 
 

@@ -1,4 +1,4 @@
-"""Pytest hooks that make plain ``pytest`` answer in about a minute.
+"""Pytest hooks that make plain ``pytest`` answer in one to two minutes.
 
 ``pytest`` leaves out slow tests. ``pytest --whole`` runs every test, and so does ``pytest`` with a
 path, ``-k`` or ``-m``: every test that these select.
@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 DURATIONS = Path(__file__).resolve().parents[1] / "durations.json"
-SLOW_S = 0.3
+SLOW_S = 0.1
 """Limit for one test function with all its parameters."""
-SLOW_FIXTURE_S = 1.0
+SLOW_FIXTURE_S = 0.5
 """Limit for one fixture of a wider scope: many tests share its time."""
 KEPT_S = 0.05
 """Shorter durations are not recorded."""
