@@ -25,7 +25,7 @@ from rl.settings.run import RunConfig, run_path
 
 if TYPE_CHECKING:
     from rl.distillation.writer import DistillWriter
-    from rl.runtime import Runtime
+    from rl.runtime.runtime import Runtime
 
 CONVERSATIONS, PAIRS, RESULT = "conversations.jsonl", "pairs.jsonl", "result.json"
 """Names of the files in the folder."""
@@ -101,7 +101,7 @@ async def distill(config: DistillConfig) -> dict[str, object]:
         check_splits(config)
         check_warm_start(config)
         # Imports torch: a wrong setting is reported before that.
-        from rl.runtime import open_runtime
+        from rl.runtime.runtime import open_runtime
 
         async with open_runtime(config, report, folder / "logs") as runtime:
             writer, played = await _play(config, runtime)
@@ -122,7 +122,7 @@ async def _play(config: DistillConfig, runtime: Runtime) -> tuple[DistillWriter,
     """Play all tasks, ``prompts`` at a time, and select episodes to write."""
     from rl.distillation.writer import DistillWriter, Rules
     from rl.rollout.task_order import TaskOrder
-    from rl.runtime import DISTILL
+    from rl.runtime.runtime import DISTILL
 
     collector = runtime.collector("train", config.sampling_params)
     env = collector.make_env()

@@ -102,8 +102,8 @@ async def _play(
     Returns:
         All episodes, and the metrics of the environment's services.
     """
-    from rl.runtime import EVALUATE, open_runtime
     from rl.runtime.endpoint import open_endpoint
+    from rl.runtime.runtime import EVALUATE, open_runtime
 
     if store is not None and store.played:
         screen.report(f"{len(store.played)} episodes are in {store.folder} already")

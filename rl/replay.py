@@ -69,7 +69,7 @@ async def replay(config: ReplayConfig) -> dict[str, Any]:
     # These load torch; `--help` and a mistyped key do not wait for it.
     from rl.run.folder import RunFolder
     from rl.run.trainer import Trainer
-    from rl.runtime import open_runtime
+    from rl.runtime.runtime import open_runtime
 
     run = Path(config.run)
     trained = config_of(run)

@@ -27,7 +27,7 @@ from rl.settings.run import run_path
 
 if TYPE_CHECKING:
     from agents.segment import Segment
-    from rl.runtime import Runtime
+    from rl.runtime.runtime import Runtime
     from rl.tracking.callback import Callback
 
 
@@ -60,8 +60,8 @@ async def _finetune(
     check_texts(config.data, "data")
     # Imports torch: a wrong setting is reported before that.
     from rl.learner.seam import Experience
-    from rl.runtime import open_runtime
     from rl.runtime.imitation import make_steps
+    from rl.runtime.runtime import open_runtime
     from rl.runtime.text_segments import text_segments
 
     activities, saved = Activities(on_count=screen.count), folder / "checkpoints" / "last"
@@ -138,7 +138,7 @@ def check_texts(data: str, key: str) -> None:
 async def _test(
     config: SFTConfig, runtime: Runtime, screen: Screen, log: TrainingLog, step: int = 0
 ) -> float | None:
-    from rl.runtime import TEST
+    from rl.runtime.runtime import TEST
 
     if config.test_tasks == 0:
         return None

@@ -93,7 +93,7 @@ async def label(config: StepLabelsConfig) -> dict[str, object]:
     # Imports torch: a wrong setting is reported before that.
     from rl.data.steps import read_solutions
     from rl.preferences.step_labels import StepRollouts
-    from rl.runtime import open_runtime
+    from rl.runtime.runtime import open_runtime
 
     folder = run_path(config.out, config)
     try:

@@ -99,7 +99,7 @@ async def _train(config: TrainConfig, host: Host, callbacks: Sequence[Callback])
         from rl.run.process.interrupt import Interrupt
         from rl.run.process.watchdog import Watchdog
         from rl.run.trainer import Trainer
-        from rl.runtime import open_runtime
+        from rl.runtime.runtime import open_runtime
 
         outcome, ahead = Outcome(folder.path), config.staleness > 0
         activities = Activities(on_count=display.count)

@@ -32,7 +32,7 @@ from envs.rewards.format import last_boxed
 from rl.rollout.trajectory_files import read_trajectories
 from rl.run.folder import read_jsonl
 from rl.run.metrics.reflection import reflection_rates, reflects
-from rl.runtime import Runtime, open_runtime
+from rl.runtime.runtime import Runtime, open_runtime
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.command_line import parse
 

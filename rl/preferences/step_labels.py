@@ -21,7 +21,7 @@ from rl.preferences.losses import step_labels
 from rl.run.process.command import report
 
 if TYPE_CHECKING:
-    from rl.runtime import Runtime
+    from rl.runtime.runtime import Runtime
 
 _REPORT_EVERY = 20
 

@@ -33,7 +33,7 @@ from rl.run.folder import RunFolder, When
 from rl.run.metrics.episodes import part_metrics, staleness_metrics
 from rl.run.metrics.intervals import PassRate
 from rl.run.process.closing import InTime, at_end
-from rl.runtime import TEST, TRAIN, VALIDATION, Runtime
+from rl.runtime.runtime import TEST, TRAIN, VALIDATION, Runtime
 from rl.runtime.text_segments import text_segments
 from rl.settings.train import TrainConfig
 

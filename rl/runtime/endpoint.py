@@ -49,7 +49,7 @@ class EndpointRuntime:
     async def play(
         self, split: str, num_tasks: int, kind: int, episodes: int, kept: KeptEpisodes | None
     ) -> list[TrajectoryGroup]:
-        """Play the first tasks of a split, as :meth:`rl.runtime.Runtime.evaluate`."""
+        """Play the first tasks of a split, as :meth:`rl.runtime.runtime.Runtime.evaluate`."""
         options = dataclasses.replace(self.config.env.options, split=split)
         collector = Collector(dataclasses.replace(self.context, options=options))
         return await collector.play_first(num_tasks, episodes, (self.config.seed, kind), kept)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
-import rl.runtime
+import rl.runtime.runtime
 import rl.step_labels
 from agents.completion import Completion, FinishReason, SamplingParams
 from agents.policy import PolicyFailure
@@ -76,7 +76,7 @@ def policy(toy_model, monkeypatch):
         )
         verifier.close()
 
-    monkeypatch.setattr(rl.runtime, "open_runtime", open_runtime)
+    monkeypatch.setattr(rl.runtime.runtime, "open_runtime", open_runtime)
     return made
 
 

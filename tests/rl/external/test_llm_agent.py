@@ -13,7 +13,7 @@ import pytest
 
 from agents.capture import CapturedEpisode
 from rl.rollout.trajectory_files import read_trajectories
-from rl.runtime import TRAIN
+from rl.runtime.runtime import TRAIN
 from rl.train import main
 
 pytest.importorskip("llm_anthropic", reason="llm is not installed: pip install llm llm-anthropic")

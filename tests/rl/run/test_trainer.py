@@ -20,7 +20,7 @@ import warm_start
 from safetensors.torch import load_file, save_file
 
 import rl.run.trainer
-import rl.runtime
+import rl.runtime.runtime
 from agents.policy import PolicyFailure
 from rl.errors import RunFailure
 from rl.learner.checkpoint import load_trainer_state
@@ -77,7 +77,7 @@ def test_best_weights_of_an_abandoned_step_keep_their_own_success(
     """Step 2 validates best of all, and the process dies before its checkpoint."""
     out = tmp_path / "run"
     successes = iter([0.1, 0.2, 0.9, 0.3, 0.4])
-    evaluate, save = rl.runtime.Runtime.evaluate, rl.run.trainer.Trainer.save
+    evaluate, save = rl.runtime.runtime.Runtime.evaluate, rl.run.trainer.Trainer.save
 
     async def evaluated(self, split, *others):
         rate, groups = await evaluate(self, split, *others)
@@ -90,7 +90,7 @@ def test_best_weights_of_an_abandoned_step_keep_their_own_success(
             raise MemoryError("killed")
         await save(self)
 
-    monkeypatch.setattr(rl.runtime.Runtime, "evaluate", evaluated)
+    monkeypatch.setattr(rl.runtime.runtime.Runtime, "evaluate", evaluated)
     shared = {"steps": 3, "eval__every": 1, "save_every": 1}
     with monkeypatch.context() as patch:
         patch.setattr(rl.run.trainer.Trainer, "save", dying)
@@ -270,7 +270,7 @@ def test_a_finished_run_has_nothing_to_do_and_opens_nothing(finished, monkeypatc
     def refuse(*args):
         raise AssertionError("something was opened")
 
-    monkeypatch.setattr("rl.runtime.open_runtime", refuse)
+    monkeypatch.setattr("rl.runtime.runtime.open_runtime", refuse)
     monkeypatch.setattr("rl.train._check", refuse)
     assert resume(**settings) == 0
     assert_finished(out)
@@ -291,8 +291,8 @@ def raises(error):
 @pytest.mark.parametrize(
     ("place", "act", "code"),
     [
-        ("rl.runtime.open_runtime", raises(KeyboardInterrupt()), 130),
-        ("rl.runtime.open_runtime", raises(PolicyFailure("no server", retryable=False)), 1),
+        ("rl.runtime.runtime.open_runtime", raises(KeyboardInterrupt()), 130),
+        ("rl.runtime.runtime.open_runtime", raises(PolicyFailure("no server", retryable=False)), 1),
         ("rl.run.trainer.Trainer.rollout", asked_to_stop, 130),
         ("rl.run.trainer.Trainer.learn", raises(RunFailure("a rank was lost")), 1),
     ],
@@ -342,7 +342,7 @@ def test_ctrl_c_stops_an_evaluation_and_a_resumed_run_makes_it(
     out, whole = tmp_path / "run", tmp_path / "whole"
     shared = DETERMINISTIC | {"steps": 2, "eval__test_tasks": 6}
     assert main(words(whole, **shared)) == 0
-    evaluate = rl.runtime.Runtime.evaluate
+    evaluate = rl.runtime.runtime.Runtime.evaluate
     calls, ended = [], []
 
     async def interrupting(self, *args):
@@ -354,7 +354,7 @@ def test_ctrl_c_stops_an_evaluation_and_a_resumed_run_makes_it(
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(rl.runtime.Runtime, "evaluate", interrupting)
+        patch.setattr(rl.runtime.runtime.Runtime, "evaluate", interrupting)
         assert main(words(out, **shared)) == 130
     assert len(ended) == interrupted - 1 == len(calls) - 1, "it is cut short, and none follows"
     assert last_error(capfd) == f"{reported}; continue with python -m rl.train resume={out}"

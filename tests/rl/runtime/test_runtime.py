@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from agents.completion import FinishReason, SamplingParams
 from rl.errors import UsageError
-from rl.runtime import open_runtime
+from rl.runtime.runtime import open_runtime
 from rl.settings.evaluate import EvaluateConfig
 from rl.settings.parsing.command_line import parse
 from rl.settings.train import PRESETS, TrainConfig

@@ -8,7 +8,7 @@ import backends
 import pytest
 
 import tools
-from rl.runtime import Confining
+from rl.runtime.isolation import Confining
 from tools.builtin.python import NOTHING_SHOWN, PythonTool
 from tools.sandbox import Limits, SandboxUnavailable, make_sandbox
 from tools.tool import ToolContext, ToolFailure
