@@ -197,7 +197,8 @@ def test_colliding_keys_are_refused_at_once():
         decode(wire)
     with pytest.raises(CodecError, match="equal hashes"):
         decode(["d", [[key, None] for key in wire[1]]])
-    assert time.thread_time() - started < 1
+    # To hash them all takes several times as long; the rest is for a garbage collection.
+    assert time.thread_time() - started < 3
 
 
 def walking(bits, filled, count):
