@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from agents.segment import Segment
 from rl.rollout.dynamic_sampling import drop_uninformative, fill, keep_widest
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics.episodes import rollout_metrics
@@ -101,6 +102,7 @@ def game(*firsts):
                 Turn("", "", "stop_token", 0, {"win": first}, role="a"),
                 Turn("", "", "stop_token", 0, {"win": -first}, role="b"),
             ],
+            segments=[Segment(role="a"), Segment(role="b")],
         )
         for i, first in enumerate(firsts)
     ]
