@@ -12,13 +12,11 @@ from fractions import Fraction
 from statistics import fmean
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envs.rewards.format import last_boxed
 from envs.rewards.thinking import without_thoughts
-from rl.evaluation import SEED
 
-DRAWS = 2000
-"""Number of random subsets for maj@k, where k is neither 1 nor the number of episodes."""
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _HASHES = re.compile(r"#### *(\S+)")
 _LINE = re.compile(r"(?:^|\n)\W*(?:final )?answer\s*:\s*([^\n]+)", re.IGNORECASE)
@@ -81,20 +79,17 @@ def answer_entropy(answers: Sequence[str | None]) -> float:
     return sum(size / total * math.log(total / size) for size in sizes)
 
 
-def majority_at_k(
-    answers: Sequence[str | None], successes: Sequence[float], k: int, seed: int = SEED
-) -> float:
+def majority_at_k(answers: Sequence[str | None], successes: Sequence[float], k: int) -> float:
     """The expected success of the most frequent answer among k episodes of a task.
 
-    For k = 1 and for all episodes the value is exact. Otherwise it is the mean over :data:`DRAWS`
-    random subsets, which is unbiased. Equally frequent answers are chosen with equal chance. An
-    answer's success is the mean over its episodes. Missing answers have no vote.
+    The value is exact: the mean over all subsets of k episodes. Equally frequent answers are chosen
+    with equal chance. An answer's success is the mean over its episodes. Missing answers have no
+    vote.
 
     Args:
         answers: the final answers of a task's episodes.
         successes: the success of each episode.
         k: number of episodes that vote.
-        seed: the seed of the subsets.
 
     Raises:
         ValueError: k is below 1 or above the number of episodes.
@@ -105,23 +100,52 @@ def majority_at_k(
     """
     if not 1 <= k <= len(answers):
         raise ValueError(f"k ({k}) must be from 1 to the number of episodes ({len(answers)})")
-    names = list(dict.fromkeys(answers))
-    sizes = np.array([answers.count(name) for name in names])
-    value = np.array(
-        [
-            fmean(s for a, s in zip(answers, successes, strict=True) if a == name)
-            if name is not None
-            else 0.0
-            for name in names
-        ]
-    )
-    if k == 1:
-        return float(value @ sizes / len(answers))
-    if k == len(answers):
-        votes = sizes[None]
-    else:
-        votes = np.random.default_rng(seed).multivariate_hypergeometric(sizes, k, size=DRAWS)
-    votes = np.where(np.array([name is None for name in names]), 0, votes)
-    most = votes.max(axis=1, keepdims=True)
-    winners = (votes == most) & (most > 0)
-    return float(np.mean((winners @ value) / np.maximum(winners.sum(axis=1), 1)))
+    by_answer: dict[str, list[float]] = {}
+    for answer, success in zip(answers, successes, strict=True):
+        if answer is not None:
+            by_answer.setdefault(answer, []).append(success)
+    clusters = [(len(members), fmean(members)) for members in by_answer.values()]
+    most = min(k, max((size for size, _ in clusters), default=0))
+    total = sum(_won_with(votes, clusters, k, len(answers)) for votes in range(1, most + 1))
+    return total / float(_binomial(len(answers), k, _chance(k, len(answers)))[k])
+
+
+def _won_with(votes: int, clusters: Sequence[tuple[int, float]], k: int, count: int) -> float:
+    """The part of :func:`majority_at_k` in which the winner has ``votes`` votes.
+
+    Each episode is in the subset with probability :func:`_chance`; the part is multiplied by the
+    probability that the subset then has k members. ``weights[n, t]`` is the probability of n votes
+    in all, none above ``votes``, and t clusters with that number; ``values[n, t]`` is the same,
+    multiplied by the sum of the successes of these t clusters.
+    """
+    chance = _chance(k, count)
+    able = [(size, value) for size, value in clusters if size >= votes]
+    ties = min(len(able), k // votes)
+    weights, values = np.zeros((2, k + 1, ties + 1))
+    # Missing answers and clusters too small to win take any number of places.
+    others = count - sum(size for size, _ in able)
+    weights[:, 0] = _binomial(others, k, chance)
+    for size, value in able:
+        taken = _binomial(size, votes, chance)
+        before = np.stack((weights, values))
+        after = np.zeros_like(before)
+        for number in range(votes):
+            after[:, number:] += taken[number] * before[:, : k + 1 - number]
+        after[0, votes:, 1:] += taken[votes] * weights[:-votes, :-1]
+        after[1, votes:, 1:] += taken[votes] * (values + value * weights)[:-votes, :-1]
+        weights, values = after
+    return float(sum(values[k, t] / t for t in range(1, ties + 1)))
+
+
+def _chance(k: int, count: int) -> float:
+    """A probability for each of ``count`` episodes with which k of them are a likely number."""
+    return k / (count + 1)
+
+
+def _binomial(size: int, most: int, chance: float) -> NDArray[np.float64]:
+    """The probabilities of 0, 1, ... ``most`` hits among ``size`` draws with this chance."""
+    found = np.zeros(most + 1)
+    for hits in range(min(size, most) + 1):
+        ways = math.lgamma(size + 1) - math.lgamma(hits + 1) - math.lgamma(size - hits + 1)
+        found[hits] = math.exp(ways + hits * math.log(chance) + (size - hits) * math.log1p(-chance))
+    return found

@@ -66,14 +66,15 @@ def keep_widest(groups: Sequence[TrajectoryGroup], share: float) -> None:
     """Keep the groups with the greatest standard deviation of returns; drop the others.
 
     This is the filter of StarPO-S (RAGEN, arXiv:2504.20073, section 4.2), which keeps a quarter of
-    the groups.
+    the groups. Roles are compared apart, and the widest one counts: in a zero-sum game the sum over
+    roles is 0 in every episode.
 
     Args:
         groups: groups of a step; groups that are already dropped do not count.
         share: share of groups to keep, rounded up.
     """
     left = [group for group in groups if not group.dropped]
-    spreads = [pstdev([t.reward for t in group.finished] or [0.0]) for group in left]
+    spreads = [max(map(pstdev, group.returns_by_role), default=0.0) for group in left]
     widest = sorted(range(len(left)), key=lambda i: -spreads[i])
     for place in widest[math.ceil(share * len(left)) :]:
         left[place].dropped = True

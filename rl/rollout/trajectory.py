@@ -350,8 +350,12 @@ class TrajectoryGroup:
         """
         rewards = [x for t in self.finished for turn in t.turns for x in turn.rewards.values()]
         rounding = EQUAL * max(map(abs, rewards), default=0.0)
-        for role in {role for t in self.finished for role in t.roles}:
-            returns = [sum(t.rewards_of(role)) for t in self.finished if role in t.roles]
-            if max(returns) - min(returns) > rounding:
-                return False
-        return True
+        return all(max(returns) - min(returns) <= rounding for returns in self.returns_by_role)
+
+    @property
+    def returns_by_role(self) -> list[list[float]]:
+        """For each role of the finished members, its return in each member that has it."""
+        return [
+            [sum(t.rewards_of(role)) for t in self.finished if role in t.roles]
+            for role in dict.fromkeys(role for t in self.finished for role in t.roles)
+        ]

@@ -122,9 +122,15 @@ def test_majority_at_k_is_the_mean_over_all_subsets():
             most = max((votes.count(a) for a in votes), default=0)
             winners = {a for a in votes if votes.count(a) == most}
             chosen.append(fmean(float(a == "A") for a in winners) if winners else 0.0)
-        tolerance = 1e-12 if k in (1, 7) else 0.03
-        assert majority_at_k(answers, rights, k) == pytest.approx(fmean(chosen), abs=tolerance)
+        assert majority_at_k(answers, rights, k) == pytest.approx(fmean(chosen), abs=1e-12)
     assert majority_at_k([None, None], [0.0, 0.0], 2) == 0.0
+    # Two answers: 8 right episodes of 16 win half of the votes of 4, whatever the number of tasks.
+    assert majority_at_k(["A"] * 8 + ["B"] * 8, [1.0] * 8 + [0.0] * 8, 4) == pytest.approx(0.5)
+    # Hypergeometric: of 512 episodes 300 are right, and 255 vote.
+    ways = [math.comb(300, right) * math.comb(212, 255 - right) for right in range(256)]
+    expected = sum(ways[128:]) / sum(ways)
+    found = majority_at_k(["A"] * 300 + ["B"] * 212, [1.0] * 300 + [0.0] * 212, 255)
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_clusters_and_entropy_of_answers():

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from agents.segment import Segment
 from rl.rollout.dynamic_sampling import drop_uninformative, fill, keep_widest
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics.episodes import rollout_metrics
@@ -90,6 +91,30 @@ def test_the_groups_whose_returns_differ_most_are_kept(share, dropped):
     groups = [group(1, 1, 1, 1, 0), group(1, 0), group(1, 0, 0), group(1, failed=1)]
     keep_widest(groups, share)
     assert [g.dropped for g in groups] == dropped
+
+
+def game(*firsts):
+    """A group of zero-sum games between ``a`` and ``b``, with the returns of ``a``."""
+    made = [
+        Trajectory(
+            *("toy", {}, 0, 0, i),
+            turns=[
+                Turn("", "", "stop_token", 0, {"win": first}, role="a"),
+                Turn("", "", "stop_token", 0, {"win": -first}, role="b"),
+            ],
+            segments=[Segment(role="a"), Segment(role="b")],
+        )
+        for i, first in enumerate(firsts)
+    ]
+    return TrajectoryGroup(made)
+
+
+def test_each_role_is_compared_with_itself():
+    """Over both roles, the returns of every zero-sum game add up to 0."""
+    groups = [game(1, 1), game(1, -1), game(0.5, 0)]
+    assert [g.is_constant for g in groups] == [True, False, False]
+    keep_widest(groups, 0.3)
+    assert [g.dropped for g in groups] == [True, False, True]
 
 
 def test_what_was_dropped_before_takes_no_place():
