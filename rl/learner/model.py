@@ -28,8 +28,9 @@ kernels round differently."""
 COPIES = 6
 """Number of models for which a rank's GPU needs room before they are divided: the policy, its
 reference, the critic's trunk, two of token rewards, and the room to divide them."""
-NOISE_MARGIN = 4
-"""The tolerance divided by the measured noise."""
+NOISE_MARGIN, SMALL_NOISE_MARGIN, SMALL_TOLERANCE = 4, 12, 5e-4
+"""The tolerance divided by the measured noise; the same where the tolerance then is at most
+``SMALL_TOLERANCE``, which a stale layer exceeds after one update."""
 NOISE_ROWS, NOISE_TOKENS = 4, 48
 """Number and length of the random sequences on which noise is measured. With equal seeds, the first
 equals the prompt with which servers are probed."""
@@ -204,16 +205,19 @@ def tolerance_of(model: PreTrainedModel, seed: int = 0, infer: Infer | None = No
     Equal weights give slightly different log-probabilities if sums are rounded in another order.
     The difference depends on the model's size, depth, vocabulary and type. To measure it, the
     learner scores the same tokens alone, in a batch, and one by one through the cache, as a server
-    generates. A server's kernels differ by about the same amount.
+    generates. A server's kernels differ by up to 7 times as much, which depends on the
+    processor: see docs/decisions/0007-weights-are-proved-by-a-probe.md.
 
     Args:
         model: the learner's model.
         seed: seed of the scored tokens.
         infer: computes the model's output from its inputs by name; None calls the model.
     """
+    noise = scoring_noise(model, seed, infer)
     return max(
         LEAST_TOLERANCE.get(model.dtype, COARSE_TOLERANCE),
-        NOISE_MARGIN * scoring_noise(model, seed, infer),
+        NOISE_MARGIN * noise,
+        min(SMALL_NOISE_MARGIN * noise, SMALL_TOLERANCE),
     )
 
 

@@ -36,8 +36,8 @@ class ServerEngine(PolicyEngine):
     path. If empty, this machine's shared memory is used."""
     tolerance: float = 0.0
     """Maximum difference, in nats, between the log-probabilities of servers and learner after an
-    update. 0 means four times the model's own noise, which is measured at the start, but at least
-    1e-4 for float32 and 0.25 for bfloat16."""
+    update. 0 means four times the model's own noise, which is measured at the start, or 12 times
+    up to 5e-4, but at least 1e-4 for float32 and 0.25 for bfloat16."""
     start_s: float = 600.0
     """Seconds that a server may take to start."""
     load_s: float = 120.0
