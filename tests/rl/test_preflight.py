@@ -8,7 +8,15 @@ import sys
 
 import pytest
 
+# Imported while its parts are patched, each would keep the patches.
+import rl.learner.checkpoint
+import rl.learner.local
 import rl.learner.registration
+import rl.preferences.judge_model
+import rl.preferences.learner
+import rl.preferences.training
+import rl.rollout.vine
+import rl.runtime.runtime
 from rl.tracking.sink import Sink, register_sink
 
 TINY = ["env=toy-copy", "model=tiny"]
