@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise, repeat, starmap, takewhile
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Protocol
@@ -117,7 +118,7 @@ class LoopWatch:
     def _count(self, now: float) -> None:
         """Count the seconds since the last call for the code that holds the loop."""
         seconds, self._counted_at = now - self._counted_at, now
-        account, frames = _holding(sys._current_frames().get(self._ident))
+        account, frames = _holding(_stack(self._ident))
         if account is not None:
             account.held(seconds)
         if not frames:
@@ -204,19 +205,31 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _holding(innermost: FrameType | None) -> tuple[Account | None, list[FrameType]]:
+def _stack(ident: int) -> list[FrameType]:
+    """The frames of a thread, the innermost first.
+
+    One call into C reads all of them, so that the thread cannot go on in between. A loop in Python
+    lets it go on: then, in CPython 3.11, ``f_back`` once returned an object that was no frame.
+    """
+    innermost = map(itemgetter(ident), starmap(sys._current_frames, [()]))
+    frames: list[FrameType | None] = []
+    # Behind the outermost frame is None, which has no frame behind it.
+    with contextlib.suppress(AttributeError, KeyError):
+        frames.extend(accumulate(chain(innermost, repeat("f_back")), getattr))
+    return [frame for frame in frames if frame is not None]
+
+
+def _holding(stack: Sequence[FrameType]) -> tuple[Account | None, list[FrameType]]:
     """What the loop of a thread does, by the thread's stack.
 
     Returns:
         The account of the running callback, and the frames of an episode's code, the innermost
         first; None and no frames if the loop waits.
     """
-    frames, frame = list[FrameType](), innermost
-    while frame is not None and frame.f_code is not _RUN_HANDLE:
-        frames.append(frame)
-        frame = frame.f_back
-    if frame is None:
+    frames = list(takewhile(lambda frame: frame.f_code is not _RUN_HANDLE, stack))
+    if len(frames) == len(stack):
         return None, []  # It waits for events, or for a processor after the wait.
+    frame = stack[len(frames)]
     context: Context | None = getattr(frame.f_locals.get("self"), "_context", None)
     account = None if context is None else context.get(held_account)
     calls = [n for n, frame in enumerate(frames) if frame.f_code.co_filename == _ENVIRONMENT]
