@@ -64,14 +64,14 @@ class ServerEngine(PolicyEngine):
         """
         from agents.serving import PROBE_TOKENS
 
-        if self.weights:
-            make_folder(Path(self.weights), "policy.weights")
         if 0 < config.context_length < PROBE_TOKENS:
             raise UsageError(
                 f"context_length ({config.context_length}) must be at least {PROBE_TOKENS} with "
                 f"policy={config.policy.name}: the probe that verifies each update has that many "
                 "tokens"
             )
+        if self.weights:
+            make_folder(Path(self.weights), "policy.weights")
 
     async def prober(self, context: PolicyContext) -> Prober:
         """A prober that verifies servers against the learner, with the configured tolerance."""

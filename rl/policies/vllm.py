@@ -85,7 +85,6 @@ class VLLM(ServerEngine):
         """
         from agents.vllm.arguments import MAX_RANK
 
-        super().check(config, device, lora)
         if self.sleep and device.type == "cpu":
             raise UsageError("policy.sleep (True) must be False on a CPU: it frees a GPU's memory")
         if lora.rank > MAX_RANK:
@@ -99,6 +98,8 @@ class VLLM(ServerEngine):
             check_reports(config, device)
         if self.transfer != "files":
             self._check_transfer(config, device, lora)
+        # Last, because it creates a folder.
+        super().check(config, device, lora)
 
     def publisher(self, context: PolicyContext) -> WeightPublisher:
         """A publisher of weights as files, or by vLLM's own transfer."""

@@ -124,7 +124,7 @@ class DurationRecorder:
         self.seen: set[str] = set()
         """Tests with a report, skipped ones included."""
         self.measured: set[str] = set()
-        """Tests that ran, and fixtures."""
+        """Tests that ran, and fixtures of ours."""
         self._fixtures: list[tuple[str, float]] = []
 
     @pytest.hookimpl(wrapper=True)
@@ -133,7 +133,8 @@ class DurationRecorder:
         try:
             return (yield)
         finally:
-            if fixturedef.scope != "function":
+            # A fixture without a folder or file is one of a plugin.
+            if fixturedef.scope != "function" and fixturedef.baseid:
                 key = key_of_fixture(fixturedef.baseid or "", fixturedef.argname)
                 self._fixtures.append((key, time.perf_counter() - started))
 

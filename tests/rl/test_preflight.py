@@ -17,7 +17,7 @@ import rl.preferences.learner
 import rl.preferences.training
 import rl.rollout.vine
 import rl.runtime.runtime
-from rl.tracking.sink import Sink, register_sink
+from rl.tracking.sink import SINKS, Sink, register_sink
 
 TINY = ["env=toy-copy", "model=tiny"]
 TRAIN = ["rl.train", *TINY, "eval.tasks=0", "eval.test_tasks=0"]
@@ -32,6 +32,16 @@ class AbsentSink(Sink):
 
     def log(self, step, metrics):
         raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """A sink whose package is absent, and a learner that cannot be imported, while a test runs."""
+    for registry in (SINKS, rl.learner.registration._registry):
+        monkeypatch.setattr(registry, "_lazy", dict(registry._lazy))
+        monkeypatch.setattr(registry, "_objects", dict(registry._objects))
+    register_sink("absent", AbsentSink)
+    rl.learner.registration.register("absent", "no_such_module:open")
 
 
 @pytest.fixture
@@ -156,10 +166,3 @@ def test_it_is_refused_before_anything_costs_a_second(name, files, tmp_path, mon
     assert error.startswith("error: ")
     assert says.replace("F/", f"{files}/") in error
     assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def registered():
-    """A sink whose package is absent, and a learner that cannot be imported."""
-    register_sink("absent", AbsentSink)
-    rl.learner.registration.register("absent", "no_such_module:open")
