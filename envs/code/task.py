@@ -13,6 +13,7 @@ _OPENING = re.compile(
 _CLOSING = re.compile(r"```[ \t]*(?:\r?\n|\Z)")
 _FUTURE = re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:from __future__ import .*\n)+")
 """The beginning of a program that must stay its beginning."""
+_TILDES = re.compile(r"^([ \t]*)~~~", re.MULTILINE)
 _CODE_INDENT = 4
 """Markdown reads a fence with at least this number of leading blanks as code, not as a fence."""
 

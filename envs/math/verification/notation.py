@@ -18,6 +18,8 @@ as written                        as rewritten                math-verify's read
 ``\varnothing``                   ``\emptyset``               a variable
 ``\langle 1,2\rangle``            ``(1,2)``                   none
 ``½``, ``√2``, ``x²``, ``–``      LaTeX or ASCII              none
+``2\text{cis}\,60^\circ``         ``2e^{i\cdot(60\pi/180)}``  none
+``(3+4j)``                        ``(3+4i)``                  a variable
 ================================= =========================== ================================
 
 A number with a base equals only the same digits with the same base. The base ten may be left out.
@@ -86,6 +88,14 @@ _PLAIN_NAME = re.compile(
     r"|(oo|inf(?:inity)?))(?![A-Za-z])"
 )
 """Matches a name in an answer without LaTeX, as programs print it."""
+_CIS = re.compile(
+    r"(?:\\(?:operatorname\*?|text|mathrm|mbox)\s*\{\s*cis\s*\}|\\?(?<![A-Za-z])cis(?![A-Za-z]))"
+    rf"(?:{BLANK}|\s)*(?:(?:\\left\s*)?\((?P<inside>(?:[^()]|\([^()]*\))+?)(?:\\right\s*)?\)"
+    r"|\{(?P<braced>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|(?P<angle>(?:\{[^{}]*\}|[^-+=,;(){}])+))"
+)
+"""Matches a polar form's function: cis x is cos x + i sin x."""
+_IN_DEGREES = re.compile(r"\s*(.*?)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})\s*", re.DOTALL)
+_PYTHON_COMPLEX = re.compile(r"[-+\d.\s()]*\d\.?j[-+\d.\s()]*", re.ASCII)
 _PERCENT = re.compile(
     rf"(?<=[\d}}])(?:\s|{BLANK})*"
     r"(?:\\(?:text|mathrm|mbox)\s*\{\s*percent\s*\}|percent(?![A-Za-z ]))"
@@ -144,10 +154,14 @@ _CHARACTERS = str.maketrans(
 @lru_cache(maxsize=4096)
 def standard(text: str) -> str:
     """Equivalent LaTeX in notation that math-verify reads; most texts stay unchanged."""
+    if _PYTHON_COMPLEX.fullmatch(text):
+        text = text.replace("j", "i")
     if "\\" not in text:
         text = _PLAIN_NAME.sub(_command, text)
     if not text.isascii():
         text = _ascii(text)
+    if "cis" in text:
+        text = _CIS.sub(_exponential, text)
     if "\\" in text:
         text = re.sub(r"\\varnothing(?![a-zA-Z])", r"\\emptyset ", text)
         text = re.sub(r"\\colon(?![A-Za-z])", ":", text)
@@ -186,6 +200,14 @@ def _ascii(text: str) -> str:
 def _command(match: re.Match[str]) -> str:
     arc, function, inverse, other, _ = match.groups(default="")
     return f"\\{'arc' * bool(inverse) + arc}{function or inverse or other or 'infty'} "
+
+
+def _exponential(match: re.Match[str]) -> str:
+    """Euler's form of a polar form."""
+    angle = match["inside"] or match["braced"] or match["angle"]
+    if degrees := _IN_DEGREES.fullmatch(angle):
+        angle = rf"\frac{{({degrees[1]})\cdot\pi}}{{180}}"
+    return rf"e^{{i\cdot({angle})}}"
 
 
 def _fraction(match: re.Match[str]) -> str:

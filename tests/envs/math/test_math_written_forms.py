@@ -100,6 +100,11 @@ C | C) x^2+1 ;; C | C: 12 ;; (C) | \text{C. 12 cm} ;; C | \mathrm{(C)}\quad 12
 \begin{pmatrix}1\\\frac{1}{2}\end{pmatrix} | \left(1,\frac12\right)^\mathrm{T}
 (1,2)^T | \begin{bmatrix}1\\2\end{bmatrix}
 \approx 5.2 | 5.2 ;; \frac{1}{2} \approx 0.5 | \frac{1}{2}
+3+4i | 3+4j ;; 3+4i | (3+4j) ;; 4i+3 | 3.0 + 4.0j ;; -4i | -4j ;; 3-i | (3-1j) ;; 3j+4 | 4+3j
+1+\sqrt{3}i | 2\operatorname{cis}(60^\circ) ;; 2\operatorname{cis} 60^{\circ} | 1+i\sqrt{3}
+2\text{cis}\frac{\pi}{3} | 2e^{i\pi/3} ;; i | \text{cis }(\pi/2) ;; 2i | 2 cis 90°
+\cos 60^\circ+i\sin 60^\circ | \operatorname{cis} 60^\circ ;; -1 | \mathrm{cis}{\pi}
+-4\sqrt2-4\sqrt2 i | 8\,\text{cis}\left(\frac{5\pi}{4}\right) ;; 1+i | 1+\cis 90^\circ
 """
 NOT_RIGHT = r"""
 \frac{1}{2^{99}} | \frac{1}{2^{98}} ;; \frac{1}{20!} | \frac{1}{21!}
@@ -145,7 +150,8 @@ C | Cat. 12 ;; 12 | (C) 12.5 ;; C | (C) and (B) ;; C | A, B, C ;; [2,5) | \{x \m
 \frac{1}{2} | \sin 30 ;; 5 | \approx 6 ;; 5 | 6 \approx 5 ;; \frac{22}{7} | \pi \approx \frac{22}{7}
 3.14 | 3.14 \approx 3.15 ;; 5 | \underline{6} ;; 5 | \color{5}{6}
 \begin{pmatrix}1\\2\end{pmatrix} | (2,1)^T ;; \begin{pmatrix}1&2\end{pmatrix} | (1,2)^T
-(1,2) | (2,1)^T
+(1,2) | (2,1)^T ;; 3+4i | 3+5j ;; 3+4i | 3-4j ;; i | j ;; 3x+4i | 3x+4j
+2\operatorname{cis}(60^\circ) | 2\operatorname{cis}(30^\circ) ;; i | \operatorname{cis} 90
 """
 
 
