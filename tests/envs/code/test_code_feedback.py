@@ -121,6 +121,10 @@ def test_blank_feedback_has_no_value_in_it():
         ("```py\na\n```\nso\n```python-repl\n>>> a\n```", "a\n"),
         ("```python\nf()```\nThen\n```python\ng()```\nwell", "g()"),
         ("```python\nf()``` does it, and `g` not", "f()"),
+        ("So:\n~~~python\nf()\n~~~\nDone.", "f()\n"),
+        ("1. So:\n   ~~~\n   f()\n   ~~~\n", "f()\n"),
+        ("```python\nx = (\n~~~y)\n```", "x = (\n~~~y)\n"),
+        ("f = ~~~x", "f = ~~~x"),
     ],
 )
 def test_the_program_in_an_answer(action, program):
