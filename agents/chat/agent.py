@@ -21,7 +21,8 @@ class ChatAgent:
     An action is the model's content. Reasoning that the server separated precedes it between
     ``<think>`` and ``</think>``, as a local model writes it; later requests leave reasoning out.
     Tool calls of the API follow the content in Hermes's format. A stop string that the server
-    removed is restored if the server names it, or if it closes an open tag.
+    removed is restored where the text ended, if the server names it, or if it closes an open tag.
+    A thought in which an answer was stopped or cut stays open, as in a local model's text.
 
     Args:
         client: the model.
@@ -111,7 +112,10 @@ class ChatAgent:
         seed = self.turn_seed(self.num_turns) if self.turn_seed else self.sampling.seed
         sampling = dataclasses.replace(self.sampling, seed=seed)
         answer = await self.client.complete(self.messages, sampling, self._tools, self.session)
-        content, ended = self._completed(answer)
+        in_thought = bool(answer.reasoning) and not (answer.content or answer.calls)
+        written_last = answer.reasoning if in_thought else answer.content
+        last, ended = self._completed(answer, written_last)
+        content = "" if in_thought else last
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if answer.calls:
             message["tool_calls"] = list(answer.calls)
@@ -120,24 +124,26 @@ class ChatAgent:
         self.last = Completion((), (), (), ended)
         self.unrecorded_tokens = answer.num_tokens
         self.num_turns += 1
+        if in_thought and ended is not FinishReason.STOP_TOKEN:
+            return Action(f"<think>\n{last}", ended)
         thought = f"<think>\n{answer.reasoning}\n</think>\n" if answer.reasoning else ""
         calls = "\n".join(_written(call) for call in answer.calls)
         text = "\n".join(filter(None, [content, calls]))
         return Action(thought + text, ended)
 
-    def _completed(self, answer: ChatAnswer) -> tuple[str, FinishReason]:
-        """The content with the stop string that ended it, and the reason of the end."""
+    def _completed(self, answer: ChatAnswer, text: str) -> tuple[str, FinishReason]:
+        """The last written text with the stop string that ended it, and the reason of the end."""
         if answer.finish_reason is not FinishReason.STOP_TOKEN or answer.calls:
-            return answer.content, answer.finish_reason
+            return text, answer.finish_reason
         for stop in self.sampling.stop:
-            if answer.content.endswith(stop):
-                return answer.content, FinishReason.STOP_STRING
+            if text.endswith(stop):
+                return text, FinishReason.STOP_STRING
             opening = stop.replace("</", "<", 1)
             is_tag = stop.startswith("</") and stop.endswith(">")
-            is_open = answer.content.rfind(opening) > answer.content.rfind(stop)
+            is_open = text.rfind(opening) > text.rfind(stop)
             if answer.stop == stop or (is_tag and is_open):
-                return answer.content + stop, FinishReason.STOP_STRING
-        return answer.content, answer.finish_reason
+                return text + stop, FinishReason.STOP_STRING
+        return text, answer.finish_reason
 
 
 def _written(call: Mapping[str, Any]) -> str:

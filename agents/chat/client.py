@@ -26,10 +26,23 @@ _RETRYABLE = (408, 409, 425, 429)
 """Statuses below 500 after which a request is retried."""
 _SHOWN = 300
 """Maximum number of characters of a server's error that messages quote."""
-_FULL = ("context_length_exceeded", "maximum context length", "context window")
+_FULL = (
+    *("context_length_exceeded", "maximum context length", "context window"),
+    # vLLM 0.32, for a prompt of exactly the window's length.
+    "max_tokens must be at least 1, got 0",
+)
 """Texts in errors of servers whose context window is full."""
-_ENDS = {"stop": FinishReason.STOP_TOKEN, "length": FinishReason.LENGTH}
-_ENDS |= {"tool_calls": FinishReason.STOP_TOKEN, "function_call": FinishReason.STOP_TOKEN}
+_NEUTRAL = {
+    **{"top_p": 1.0, "top_k": -1, "min_p": 0.0},
+    **{"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+}
+"""Values that leave the model's distribution as it is. A server may have others as its defaults, as
+vLLM takes them from a model's ``generation_config.json``."""
+_STOPPED = ("stop", "tool_calls", "function_call", "eos_token", "stop_sequence", "end_turn")
+_ENDS = dict.fromkeys(_STOPPED, FinishReason.STOP_TOKEN)
+_ENDS |= dict.fromkeys(("length", "max_tokens", "model_length"), FinishReason.LENGTH)
+_BROKEN_OFF = ("abort", "error")
+"""Reasons of an answer that the server broke off, for example for an update of its weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +86,18 @@ class _Temporary(Exception):
         super().__init__(message)
         self.kind = kind
         self.after_s = after_s
+
+
+class _Unsupported(Exception):
+    """Raised when a server refuses fields that are set to their neutral values.
+
+    Args:
+        fields: their names.
+    """
+
+    def __init__(self, fields: set[str]) -> None:
+        super().__init__(", ".join(sorted(fields)))
+        self.fields = fields
 
 
 class ChatModel(Protocol):
@@ -122,6 +147,8 @@ class ChatClient:
         self._session = session
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._body = dict(body or {})
+        self._unsupported: set[str] = set()
+        """Fields that the server refused at their neutral values, and that are left out."""
         self._permits = asyncio.Semaphore(self.limits.concurrent)
         self._queued_s: dict[str, float] = defaultdict(float)
         # Unseeded jitter: many callers must not retry at the same moments.
@@ -138,7 +165,8 @@ class ChatClient:
 
         Args:
             messages: the conversation, in the API's form.
-            sampling: parameters of the answer. Fields with their default value are left out.
+            sampling: parameters of the answer. All that change the distribution are sent, also
+                neutral ones, which a server may refuse: then it has no such parameter.
             tools: tools that the model can call.
             session: name of the episode, whose time in the queue is counted.
 
@@ -146,13 +174,15 @@ class ChatClient:
             ContextFull: the conversation is longer than the model's context window.
             PolicyFailure: the server refuses the request, or gives no answer in time.
         """
-        request = self._request(messages, sampling, tools)
         async with self._permit(session):
             ends = time.monotonic() + self.limits.deadline_s
             attempt = 0
             while True:
+                request = self._request(messages, sampling, tools)
                 try:
                     answer = await self._attempt(request, ends - time.monotonic())
+                except _Unsupported as refused:
+                    self._unsupported |= refused.fields
                 except _Temporary as failure:
                     wait_s = failure.after_s
                     # A time of 0, or in the past by this machine's clock, names none.
@@ -198,12 +228,16 @@ class ChatClient:
             "messages": list(messages),
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_tokens,
-            "top_p": sampling.top_p if sampling.top_p < 1 else None,
-            "top_k": sampling.top_k or None,
+            **_NEUTRAL,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or _NEUTRAL["top_k"],
             "seed": sampling.seed,
             "stop": list(sampling.stop) or None,
             "tools": list(tools) or None,
         }
+        for name in self._unsupported:
+            if request[name] == _NEUTRAL[name]:
+                del request[name]
         request |= self._body
         return {name: value for name, value in request.items() if value is not None}
 
@@ -230,8 +264,15 @@ class ChatClient:
             message = _error_in(text)
             if status in (400, 413) and any(sign in text.lower() for sign in _FULL):
                 raise ContextFull
+            if status in (400, 422) and (names := self._refused(request, text)):
+                raise _Unsupported(names)
             raise PolicyFailure(f"{self.url} answered {status}: {message}", retryable=False)
         return self._read(text)
+
+    def _refused(self, request: Mapping[str, Any], error: str) -> set[str]:
+        """Neutral fields of a request that an error names, except those of ``body``."""
+        sent = {name for name in _NEUTRAL if request.get(name) == _NEUTRAL[name]}
+        return {name for name in sent - self._body.keys() if name in error}
 
     def _read(self, text: str) -> ChatAnswer:
         try:
@@ -244,7 +285,7 @@ class ChatClient:
                 content=_text(message.get("content")),
                 reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
                 calls=tuple(map(_call, message.get("tool_calls") or ())),
-                finish_reason=_ENDS.get(ended, FinishReason.STOP_TOKEN),
+                finish_reason=_ENDS.get(ended, FinishReason.LENGTH),
                 stop=stop if isinstance(stop, str) else None,
                 num_tokens=int(usage.get("completion_tokens") or 0),
             )
@@ -254,6 +295,11 @@ class ChatClient:
             ) from error
         if ended == "content_filter":
             raise PolicyFailure(f"{self.url} filtered the answer's content", retryable=False)
+        if ended in _BROKEN_OFF:
+            raise _Temporary(f"the answer was broken off ({ended})", ended)
+        if ended not in _ENDS:
+            message = f"{self.url} ended an answer with an unknown finish_reason ({ended})"
+            raise PolicyFailure(message, retryable=False)
         return answer
 
 

@@ -19,6 +19,10 @@ from envs.episode import ToolResults
 
 HELLO = [{"role": "user", "content": "hello"}]
 INFINITE = '{"choices": [{"message": {}}], "usage": {"completion_tokens": Infinity}}'
+NEUTRAL = {
+    **{"top_p": 1.0, "top_k": -1, "min_p": 0.0},
+    **{"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+}
 SAMPLING = SamplingParams(temperature=0.7, max_tokens=9, seed=4)
 
 
@@ -46,6 +50,8 @@ async def test_a_request_has_the_sampling_and_the_key(server, client):
         "temperature": 0.7,
         "max_tokens": 9,
         "seed": 4,
+        # A server's own defaults may be a model's top_k and penalties.
+        **NEUTRAL,
     }
     assert server.headers[0]["Authorization"] == "Bearer secret"
 
@@ -61,6 +67,25 @@ async def test_further_fields_replace_fields_and_null_removes_them(server):
     assert (request["max_completion_tokens"], request["reasoning_effort"]) == (9, "low")
     assert (request["top_p"], request["top_k"], request["stop"]) == (0.9, 5, ["</a>"])
     assert "Authorization" not in server.headers[0]
+
+
+async def test_neutral_fields_that_a_server_does_not_know_are_left_out(server, client):
+    def strict(request):
+        for name in ("top_k", "min_p", "repetition_penalty"):
+            if name in request:
+                return refusal(400, f"Unrecognized request argument supplied: {name}")
+        return "ok"
+
+    server.answer = strict
+    for _ in range(2):
+        assert (await client.complete(HELLO, SAMPLING)).content == "ok"
+    assert len(server.requests) == 5
+    assert client.retries.total() == 0
+    kept = {"top_p", "presence_penalty", "frequency_penalty"}
+    assert NEUTRAL.keys() & server.requests[-1].keys() == kept
+    # Without this field it would be another distribution.
+    with pytest.raises(PolicyFailure, match=r"answered 400: Unrecognized .*: top_k"):
+        await client.complete(HELLO, SamplingParams(top_k=5))
 
 
 @pytest.mark.parametrize(
@@ -127,6 +152,7 @@ async def test_nothing_listens():
     [
         (lambda: refusal(401, "bad key"), "answered 401: bad key"),
         (lambda: {"content": "x", "ended": "content_filter"}, "filtered"),
+        (lambda: {"content": "x", "ended": "repetition"}, r"unknown finish_reason \(repetition\)"),
         (lambda: {"content": [{"type": "text"}]}, "not answer in the API's form"),
         (lambda: {"content": "x", "tool_calls": ["add"]}, "not answer in the API's form"),
         (lambda: {"tool_calls": [{"function": "add"}]}, "not answer in the API's form"),
@@ -140,8 +166,23 @@ async def test_refusals_are_not_repeated(server, client, answer, message):
     assert len(server.requests) == 1
 
 
-async def test_a_full_window_is_no_failure(server, client):
-    server.answer = lambda request: refusal(400, "This model's maximum context length is 8 tokens.")
+@pytest.mark.parametrize("ended", ["abort", "error"])
+async def test_an_answer_that_the_server_broke_off_is_asked_for_again(server, client, ended):
+    answers = [{"content": "ha", "ended": ended}, {"content": "half and half"}]
+    server.answer = lambda request: answers.pop(0)
+    assert (await client.complete(HELLO, SAMPLING)).content == "half and half"
+    assert client.retries == {ended: 1}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "This model's maximum context length is 8 tokens.",
+        "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",
+    ],
+)
+async def test_a_full_window_is_no_failure(server, client, error):
+    server.answer = lambda request: refusal(400, error)
     with pytest.raises(ContextFull):
         await client.complete(HELLO, SAMPLING)
 
@@ -215,6 +256,12 @@ async def test_calls_of_the_api_become_text_and_get_their_results(server, client
         ({"content": "<search>a</search> b"}, ("</search>",), "<search>a</search> b"),
         ({"content": "one\nEND"}, ("END",), "one\nEND"),
         ({"content": "one"}, ("END",), "one"),
+        (
+            {"content": None, "reasoning": "So: <search>cats"},
+            ("</search>",),
+            "<think>\nSo: <search>cats</search>",
+        ),
+        ({"content": "", "reasoning": "So."}, ("END",), "<think>\nSo.\n</think>\n"),
     ],
 )
 async def test_a_stop_string_that_the_server_removed_is_restored(
@@ -227,3 +274,12 @@ async def test_a_stop_string_that_the_server_removed_is_restored(
     assert action == text
     ended = FinishReason.STOP_STRING if text.endswith(stop) else FinishReason.STOP_TOKEN
     assert action.finish_reason is ended
+
+
+async def test_a_thought_that_was_cut_stays_open(server, client):
+    server.answer = lambda request: {"content": None, "reasoning": "So it", "ended": "length"}
+    agent = ChatAgent(client, SAMPLING, session="s")
+    agent.start("?")
+    action = await agent.act()
+    assert (action, action.finish_reason) == ("<think>\nSo it", FinishReason.LENGTH)
+    assert agent.messages[-1] == {"role": "assistant", "content": ""}
