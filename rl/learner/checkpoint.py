@@ -86,7 +86,9 @@ def save_checkpoint(
             save_adapter(partial, model, complete)
         else:
             # Before the call, which empties the dictionary.
-            dtype = next(iter(complete.values())).dtype if complete else model.dtype
+            types = {x.dtype for x in (complete or {}).values() if x.is_floating_point()}
+            # A few weights may be wider than the others; see model.kept_in_float32.
+            dtype = min(types, key=lambda one: one.itemsize, default=model.dtype)
             model.save_pretrained(partial, state_dict=complete)
             if dtype != model.dtype:
                 _name_type(partial, model, dtype)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -37,33 +37,42 @@ equals the prompt with which servers are probed."""
 
 
 def load_model(
-    path_or_model: str | Path | PreTrainedModel,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    path: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
-    """A causal language model in evaluation mode, from a folder, a hub id or a loaded model.
+    """A causal language model in evaluation mode, from a folder or a hub id.
 
     Training keeps evaluation mode: with dropout, the learner's log-probabilities would differ from
     those of the sampler.
 
     Args:
-        path_or_model: a folder in the Hugging Face layout, a hub id, or a model, which is moved to
-            the device. For an adapter's folder, the base model is loaded and the adapter merged
-            into it.
+        path: a folder in the Hugging Face layout, or a hub id. For an adapter's folder, the base
+            model is loaded and the adapter merged into it.
         device: device of the weights.
-        dtype: type of the weights. The optimizer keeps float32 copies of narrower weights.
+        dtype: type of the weights, except those that transformers keeps in float32, as vLLM does:
+            routers and the frequencies of rotary positions. The optimizer keeps float32 copies of
+            narrower weights.
 
     Raises:
         ValueError: there is no model at the path, the model is a classifier (such as a reward
             model), or its files lack weights, so that these would be random.
     """
-    if isinstance(path_or_model, PreTrainedModel):
-        model = path_or_model
-    else:
-        model = _from_folder_or_hub(str(path_or_model), dtype)
-    model.to(device=torch.device(device), dtype=dtype)  # type: ignore[call-arg]
+    model = _from_folder_or_hub(str(path), dtype)
+    # Without the type, which would round what the loader kept in float32.
+    model.to(device=torch.device(device))  # type: ignore[call-arg]
     model.eval()
     return model
+
+
+def kept_in_float32(module: nn.Module, dtype: torch.dtype) -> set[str]:
+    """Names of the weights in a module that its models keep in float32 beside weights of ``dtype``.
+
+    Rounded, they would change too much: the router of a mixture would choose other experts.
+    """
+    if dtype.itemsize >= torch.float32.itemsize:
+        return set()
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    names = {name for part in models for name in part._keep_in_fp32_modules_strict or ()}
+    return {name for name in module.state_dict() if any(part in name for part in names)}
 
 
 def _from_folder_or_hub(path: str, dtype: torch.dtype) -> PreTrainedModel:

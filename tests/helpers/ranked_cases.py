@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from small_learner import build_group, build_mixture, build_model
+from small_learner import build_group, build_mixture, build_model, build_routed
 
 from agents.torch_thread import TorchThread
 from rl.credit.algorithms import ALGORITHMS
@@ -106,6 +106,7 @@ def save_models(folder):
     build_model().save_pretrained(folder / "model")
     build_model(tie_word_embeddings=True).save_pretrained(folder / "tied")
     build_mixture().save_pretrained(folder / "mixture")
+    build_routed().save_pretrained(folder / "routed")
 
 
 async def learned(case, folder, world=SOLO):

@@ -2,7 +2,14 @@
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from agents.completion import Completion, FinishReason
 from rl.rollout.trajectory import Segment, Trajectory, TrajectoryGroup, Turn
@@ -31,7 +38,29 @@ def build_model(seed=0, dtype=torch.float32, layers=2, **options):
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.3)
-    return model.to(dtype).eval()
+            # Rotary frequencies stay in float32, as in a model that is loaded.
+            parameter.data = parameter.data.to(dtype)
+    return model.eval()
+
+
+def build_routed():
+    """A DeepSeek-V3, whose router stays in float32 in any model: a dense layer and a mixture."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24}
+    experts = {"moe_intermediate_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "v_head_dim": 4}
+    ranks = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4}
+    groups = {"n_group": 1, "topk_group": 1, "num_hidden_layers": 2, "first_k_dense_replace": 1}
+    ids = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    config = DeepseekV3Config(
+        **sizes, **experts, **heads, **ranks, **groups, **ids, max_position_embeddings=128
+    )
+    model = DeepseekV3ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(0, 0.3)
+    return model.eval()
 
 
 def build_mixture(seed=0):

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rl.errors import RunFailure
 from rl.learner.checkpoint import SHARDS, begin_checkpoint, save_checkpoint
 from rl.learner.lora import is_adapted, trained_state
+from rl.learner.model import kept_in_float32
 from rl.learner.ranks.world import Place, World, nothing
 from rl.learner.updater import Updater
 
@@ -33,7 +34,7 @@ class Saving:
     model: PreTrainedModel
     world: World
     dtype: torch.dtype
-    """The type of complete weights. An adapter has its own."""
+    """The type of complete weights, except those that stay in float32. An adapter has its own."""
 
     def complete(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The complete tensors of a part of the model's state, on the host of rank 0.
@@ -43,12 +44,13 @@ class Saving:
         # Tied weights have two names and are collected once.
         names = {name: id(p) for name, p in self.model.named_parameters(remove_duplicate=False)}
         keys = {name: names.get(name, id(x)) for name, x in state.items()}
+        kept = kept_in_float32(self.model, self.dtype)
         found: dict[int, Tensor] = {}
         for name, x in {keys[name]: (name, x) for name, x in state.items()}.values():
             whole = self.world.whole(x)
             if self.world.rank == 0:
-                whole = whole if is_adapted(self.model) else whole.to(self.dtype)
-                found[keys[name]] = whole.cpu()
+                as_is = is_adapted(self.model) or name in kept
+                found[keys[name]] = (whole if as_is else whole.to(self.dtype)).cpu()
         return {name: found[key] for name, key in keys.items() if key in found}
 
     def prepare(
@@ -111,11 +113,18 @@ class Saving:
             return {}
         from rl.learner.ranks.shards import read_tensors  # loads torch's distributed checkpoint
 
-        def empty(shape: Any, dtype: torch.dtype) -> Tensor:
-            return torch.empty(*shape, dtype=dtype if is_adapted(self.model) else self.dtype)
+        kept = kept_in_float32(self.model, self.dtype)
+        as_is = {x for name, x in places.items() if is_adapted(self.model) or name in kept}
+
+        def rounded(shape: Any, dtype: torch.dtype) -> Tensor:
+            return torch.empty(*shape, dtype=self.dtype)
+
+        def exact(shape: Any, dtype: torch.dtype) -> Tensor:
+            return torch.empty(*shape, dtype=dtype)
 
         try:
-            found = read_tensors(list(set(places.values())), shards, empty)
+            found = read_tensors(list(set(places.values()) - as_is), shards, rounded)
+            found |= read_tensors(list(as_is), shards, exact)
         except ValueError as error:
             raise RunFailure(
                 f"{error}: give out=FOLDER on a file system that all machines share"

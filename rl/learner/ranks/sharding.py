@@ -20,6 +20,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, empty
 
 from rl.learner.memory.activations import decoder_layers
+from rl.learner.model import kept_in_float32
 from rl.learner.ranks.shards import start_writing, take_apart
 from rl.learner.ranks.world import Place, Root, World
 
@@ -36,16 +37,19 @@ def divide(root: Root, mesh: DeviceMesh, dtype: torch.dtype) -> None:
         root: the module.
         mesh: the ranks.
         dtype: the type in which the model computes. If it is not float32, weights become float32.
+
+    Raises:
+        ValueError: the model computes with some weights in float32, and their module has others.
     """
     policy, mixed = MixedPrecisionPolicy(), dtype != torch.float32
     if mixed:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for part in (*_kept_parts(root, dtype), *root.precise()):
+        fully_shard(part, mesh=mesh)
     for layer in (layer for trunk in root.trunks() for layer in decoder_layers(trunk)):
         if mixed:
             _make_precise(layer)
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    for part in root.precise():
-        fully_shard(part, mesh=mesh)
     if mixed:
         _make_precise(root)
     # By default the root's weights stay gathered until a backward pass. After scoring there is
@@ -53,6 +57,21 @@ def divide(root: Root, mesh: DeviceMesh, dtype: torch.dtype) -> None:
     fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     for name in root.also_forward:
         register_fsdp_forward_method(root, name)
+
+
+def _kept_parts(root: Root, dtype: torch.dtype) -> list[nn.Module]:
+    """Modules all of whose weights stay in float32, although the model computes in ``dtype``."""
+    kept = kept_in_float32(root, dtype) & {name for name, _ in root.named_parameters()}
+    parts = []
+    for name in sorted({name.rpartition(".")[0] for name in kept}):
+        part = root.get_submodule(name)
+        if others := {f"{name}.{own}" for own, _ in part.named_parameters()} - kept:
+            raise ValueError(
+                f"model keeps weights of {name} in float32 and others ({min(others)}) not, which "
+                "ranks cannot: give learner.ranks=1 or dtype=float32"
+            )
+        parts.append(part)
+    return parts
 
 
 @torch.no_grad()

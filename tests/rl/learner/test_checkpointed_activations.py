@@ -24,7 +24,6 @@ from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
 from rl.learner.lora import add_adapter
 from rl.learner.memory.activations import decoder_layers
-from rl.learner.model import load_model
 from rl.learner.scoring import ScoringModel
 from rl.learner.settings import MemoryConfig, OptimizerConfig
 from rl.learner.updater import Updater
@@ -69,7 +68,7 @@ FAMILIES = {
 
 def new_model(family, layers=2, dtype=torch.float32):
     torch.manual_seed(0)
-    return load_model(AutoModelForCausalLM.from_config(FAMILIES[family](layers)), dtype=dtype)
+    return AutoModelForCausalLM.from_config(FAMILIES[family](layers), dtype=dtype).eval()
 
 
 def row(length=TOKENS):

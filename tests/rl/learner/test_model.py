@@ -1,8 +1,9 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_learner import build_mixture
+from small_learner import build_mixture, build_routed
 from transformers import (
+    AutoModelForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
@@ -15,7 +16,7 @@ from transformers import (
 
 from rl.credit.batch import Batch
 from rl.learner.local import LocalWeights
-from rl.learner.model import load_model
+from rl.learner.model import load_model, score_tokens
 from rl.learner.scoring import ScoringModel
 from rl.packing.models import needs_mask
 from rl.preferences.reward_model import RewardModel
@@ -72,7 +73,7 @@ def built(make):
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.3)
-    return load_model(model)
+    return model.eval()
 
 
 def rows(lengths):
@@ -165,7 +166,7 @@ def test_the_value_head_starts_at_zero_and_sees_where_tokens_are_sampled():
 
 
 def test_bfloat16_models_score_in_float32():
-    scorer = ScoringModel(load_model(qwen3(), dtype=torch.bfloat16), with_values=True)
+    scorer = ScoringModel(qwen3().to(torch.bfloat16).eval(), with_values=True)
     (micro,) = Batch.from_segments(rows([6])).micro_batches(100)
     scores = scorer.score(micro)
     assert scorer.model.dtype == torch.bfloat16
@@ -229,5 +230,28 @@ def test_a_path_without_a_model(tmp_path, monkeypatch):
 
 def test_a_model_is_used_in_place():
     model = qwen3()
-    assert load_model(model) is model
     assert ScoringModel(model).model is model
+
+
+@pytest.mark.parametrize("make", [qwen3, build_mixture])
+def test_rotary_frequencies_stay_exact_in_bfloat16(make, tmp_path):
+    make().save_pretrained(tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
+    ours = load_model(tmp_path, dtype=torch.bfloat16)
+    buffers = {name: x.dtype for name, x in ours.named_buffers() if name.endswith("inv_freq")}
+    assert set(buffers.values()) == {torch.float32}
+    assert ours.dtype == torch.bfloat16
+    ids = [7] * 3000
+    assert score_tokens(ours, ids, 1.0) == score_tokens(theirs, ids, 1.0)
+
+
+def test_what_a_mixture_keeps_in_float32_is_not_rounded(tmp_path):
+    """The router of DeepSeek-V3: rounded, it sends tokens to other experts."""
+    model = build_routed()
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, dtype=torch.bfloat16).state_dict()
+    routers = {name for name in loaded if name.endswith(("gate.weight", "correction_bias"))}
+    assert len(routers) == 2
+    for name, weight in model.state_dict().items():
+        kept = weight if name in routers else weight.to(torch.bfloat16)
+        assert torch.equal(loaded[name], kept) and loaded[name].dtype == kept.dtype

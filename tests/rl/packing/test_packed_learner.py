@@ -34,7 +34,6 @@ from transformers import (
 from rl.credit.algorithms import ALGORITHMS
 from rl.credit.batch import Batch
 from rl.learner.lora import add_adapter, trained_state
-from rl.learner.model import load_model
 from rl.learner.scoring import ScoringModel
 from rl.learner.settings import OptimizerConfig
 from rl.learner.updater import Updater
@@ -80,7 +79,7 @@ def built(make, dtype=torch.float32):
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.2)
-    return load_model(model, dtype=dtype)
+    return model.to(dtype).eval()
 
 
 def episode(generator, prompt, member, count):

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from ranked_cases import CASES, Case, episodes, save_models
+from safetensors.torch import load_file
 from transformers import AutoConfig, PreTrainedModel
 
 import rl.run.trainer
@@ -68,20 +69,32 @@ async def test_it_speaks_the_learners_protocol_and_ends_with_its_ranks(tmp_path)
         await learner.score([1, 2], 1.0)
 
 
-async def test_bfloat16_is_near_one_process_and_its_checkpoint_continues_exactly(tmp_path):
-    """Ranks keep float32 weights, so what a checkpoint's bfloat16 weights lack is saved as well."""
+@pytest.mark.parametrize(("model", "num_kept"), [("model", 0), ("routed", 2)])
+async def test_bfloat16_is_near_one_process_and_its_checkpoint_continues_exactly(
+    tmp_path, model, num_kept
+):
+    """Ranks keep float32 weights, so what a checkpoint's bfloat16 weights lack is saved as well.
+
+    A mixture's router computes in float32.
+    """
     save_models(tmp_path)
-    case = Case(dtype="bfloat16")
+    case = Case(dtype="bfloat16", model=model)
     spec, groups = case.spec(tmp_path), Experience(episodes(case))
     learner, alone = await open_ranks(spec, host([]), 2, 120.0), await open_local(spec, host([]))
     try:
         assert learner.facts == alone.facts
+        ids = list(range(2, 22)) * 6
+        assert await learner.score(ids, 1.0) == await alone.score(ids, 1.0)
         ours, theirs = await learner.update(groups, 1), await alone.update(groups, 1)
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.02)
         assert ours["entropy"] == pytest.approx(theirs["entropy"], rel=0.01)
         found = await (await learner.weights(1)).tensors()
-        assert {x.dtype for x in found.values()} == {torch.bfloat16}
+        kept = {name for name, x in found.items() if x.dtype == torch.float32}
+        assert len(kept) == num_kept and all(".gate." in name for name in kept)
+        assert {x.dtype for name, x in found.items() if name not in kept} == {torch.bfloat16}
         await learner.save(tmp_path / "c", resumable=True)
+        written = load_file(tmp_path / "c" / "model.safetensors")
+        assert {name for name, x in written.items() if x.dtype == torch.float32} == kept
         assert AutoConfig.from_pretrained(tmp_path / "c").dtype == torch.bfloat16
         second = await learner.update(groups, 2)
         await learner.load(tmp_path / "c")
