@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -50,6 +51,15 @@ def _allow_slow_examples() -> None:
         "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Keep a million objects of modules and tests out of the collections of garbage.
+
+    Each run in this process begins with a full collection, which would visit them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

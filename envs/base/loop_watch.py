@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import logging
 import os
@@ -209,13 +210,20 @@ def _stack(ident: int) -> list[FrameType]:
     """The frames of a thread, the innermost first.
 
     One call into C reads all of them, so that the thread cannot go on in between. A loop in Python
-    lets it go on: then, in CPython 3.11, ``f_back`` once returned an object that was no frame.
+    lets it go on, and so does a garbage collection that runs finalizers: then, in CPython 3.11,
+    ``f_back`` returned objects that were no frames.
     """
     innermost = map(itemgetter(ident), starmap(sys._current_frames, [()]))
     frames: list[FrameType | None] = []
-    # Behind the outermost frame is None, which has no frame behind it.
-    with contextlib.suppress(AttributeError, KeyError):
+    collects = gc.isenabled()
+    gc.disable()
+    try:
         frames.extend(accumulate(chain(innermost, repeat("f_back")), getattr))
+    except (AttributeError, KeyError):
+        pass  # Behind the outermost frame is None, which has no frame behind it.
+    finally:
+        if collects:
+            gc.enable()
     return [frame for frame in frames if frame is not None]
 
 

@@ -65,8 +65,12 @@ class CommandProcess:
         """While the context lasts, garbage collections skip the objects that exist at its start.
 
         Half a million objects of torch and transformers exist then. A full collection that visits
-        them stops the event loop and all threads for about 0.1 s.
+        them stops the event loop and all threads for about 0.1 s. A process that has frozen objects
+        of its own keeps them frozen, and its collections are its own affair.
         """
+        if gc.get_freeze_count():
+            yield
+            return
         gc.collect()
         gc.freeze()
         try:
