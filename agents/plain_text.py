@@ -42,6 +42,10 @@ class Encoder:
         self._rust = _renamed(tokenizer.backend_tokenizer, self._specials) if fast else None
         self._first_name = min(self._rust[1], default=0) if self._rust is not None else 0
 
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token is special, so that no text is encoded as this token."""
+        return token_id in self._specials
+
     def plain(self, text: str) -> str:
         """Text for :meth:`encode` that contains no special tokens.
 

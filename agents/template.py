@@ -6,8 +6,10 @@ at the start of the first user message.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -19,11 +21,22 @@ PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n' }}{% endif %}"
 )
-"""Template for base models, which have none: one message per line."""
+"""Template for base models, which have none: one message per line. A text begins with the tokens
+with which the tokenizer begins each text."""
 
 _SYSTEM, _USER = "TURNWISE-SYSTEM-MESSAGE", "TURNWISE-USER-MESSAGE"
 # Text of an assistant message, to find the text that the template writes after it.
 _SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
+
+
+def _beginning(tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> str:
+    """What a tokenizer writes before each text, in Jinja: Gemma's and Llama's models expect a BOS.
+
+    Without it, Gemma 3 270M gives a token of plain English 3.3 nats less on average.
+    """
+    first = takewhile(encoder.is_special, tokenizer("x").input_ids)
+    text = "".join(tokenizer.convert_ids_to_tokens([*first]))
+    return f"{{{{ {json.dumps(text)} }}}}" if text else ""
 
 
 def tool_message(index: int, name: str, text: str) -> dict[str, str]:
@@ -48,7 +61,9 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> None:
         self._tokenizer, self._encoder = tokenizer, encoder
-        self._own = None if tokenizer.chat_template is not None else PLAIN_TEMPLATE
+        self._own: str | None = None
+        if tokenizer.chat_template is None:
+            self._own = f"{_beginning(tokenizer, encoder)}{PLAIN_TEMPLATE}"
         self.folds_system = False
         self._render([{"role": "user", "content": _USER}])
         self.folds_system = not self._has_system_role()

@@ -127,6 +127,25 @@ def test_the_extension_of_an_earlier_turn_is_never_rewritten(make_tokenizer):
     assert after[:shared] == before[:shared]
 
 
+def test_without_a_template_a_prompt_begins_as_each_text_does(make_tokenizer):
+    """As the base models of Gemma, Llama and Mistral, which write one token, or GLM's, two."""
+    tokenizer = make_tokenizer("plain")
+    tokenizer.add_tokens(["<bos>", "<sop>"], special_tokens=True)
+    first = tokenizer.convert_tokens_to_ids(["<bos>", "<sop>"])
+    for count in (1, 2):
+        named = [(tokenizer.convert_ids_to_tokens(one), one) for one in first[:count]]
+        marks = " ".join(name for name, _ in named)
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{marks} $A", special_tokens=named
+        )
+        renderer = Renderer(tokenizer)
+        user = {"role": "user", "content": "Q <bos>"}
+        start = renderer.start([user])
+        assert start[:count] == tokenizer("Q").input_ids[:count] == first[:count]
+        assert not set(first) & set(start[count:]), "text writes no special token"
+        assert not set(first) & set(renderer.extend("B", ended=True)), "no second beginning"
+
+
 def test_without_a_template_messages_are_lines(make_tokenizer, caplog):
     with caplog.at_level(logging.WARNING):
         renderer = Renderer(make_tokenizer("plain"))
