@@ -126,7 +126,8 @@ def learn(
 ) -> dict[str, Any]:
     """Make ``config.steps`` optimizer steps, or one pass over the rows if ``config.steps`` is 0.
 
-    Each pass uses each row once. Training ends early after ``config.max_seconds``.
+    Each pass uses each row once, so a batch has at most all rows, and the last batch of one pass
+    the rows that are left. Training ends early after ``config.max_seconds``.
 
     Returns:
         ``steps``, ``seconds``, ``first_loss`` and ``last_loss``.
@@ -135,11 +136,13 @@ def learn(
         RunFailure: the loss, the gradient or the weights of a step are not finite.
     """
     order = TaskOrder(len(rows), config.seed)
-    steps = config.steps or -(-len(rows) // config.batch_size)
+    size = min(config.batch_size, len(rows))
+    steps = config.steps or -(-len(rows) // size)
     losses: list[float] = []
     started = time.monotonic()
     for step in range(1, steps + 1):
-        chosen = order.take((step - 1) * config.batch_size, config.batch_size)
+        first = (step - 1) * size
+        chosen = order.take(first, size if config.steps else min(size, len(rows) - first))
         metrics = learner.update([rows[i] for i in chosen])
         losses.append(metrics["loss"])
         log.step({"step": step, **metrics})
