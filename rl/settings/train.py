@@ -195,6 +195,12 @@ class TrainConfig(TrackingConfig, RunConfig):
                 if getattr(self.curriculum, key) != 1:
                     must = f"must be above 0 for curriculum.{key} {sign} 1"
                     raise ValueError(f"reward_weight (0) {must}: it compares unshaped rewards")
+        for key in ("max_draws", "keep"):
+            if self.group_size == 1 and (given := getattr(self.curriculum, key)) != 1:
+                raise ValueError(
+                    f"curriculum.{key} ({given:g}) must be 1 with group_size=1: it compares the "
+                    "returns of a group's members"
+                )
         kinds = budget_kinds(self.env.options.token_budget)
         for shaping in (weighted.shaping for weighted in make_shapings(self.shaping)):
             if shaping.budget and shaping.budget not in kinds:

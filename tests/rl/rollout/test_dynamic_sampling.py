@@ -7,9 +7,12 @@ import asyncio
 import pytest
 
 from agents.segment import Segment
+from rl.errors import UsageError
 from rl.rollout.dynamic_sampling import drop_uninformative, fill, keep_widest
 from rl.rollout.trajectory import Trajectory, TrajectoryGroup, Turn
 from rl.run.metrics.episodes import rollout_metrics
+from rl.settings.parsing.command_line import parse
+from rl.settings.train import TrainConfig
 
 
 def group(*rewards, failed=0):
@@ -122,3 +125,13 @@ def test_what_was_dropped_before_takes_no_place():
     groups[0].dropped = True
     keep_widest(groups, 0.5)
     assert [g.dropped for g in groups] == [True, False, True]
+
+
+@pytest.mark.parametrize("setting", ["curriculum.max_draws=10", "curriculum.keep=0.25"])
+@pytest.mark.parametrize("algo", ["spiral", "ppo", "reinforce-pp", "grpo"])
+def test_groups_of_one_have_no_returns_to_compare(setting, algo):
+    words = ["env=toy-copy", f"algo={algo}", setting]
+    key, _, value = setting.partition("=")
+    with pytest.raises(UsageError, match=rf"{key} \({value}\) must be 1 with group_size=1: it"):
+        parse(TrainConfig, [*words, "group_size=1"], command="x", presets={})
+    assert parse(TrainConfig, [*words, "group_size=2"], command="x", presets={}).group_size == 2
