@@ -13,7 +13,7 @@ from rl.credit.advantages.inputs import CreditInputs
 from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch
 from rl.credit.losses import FixedTerms, kl_penalty
-from rl.credit.plugin import CORRECTIONS, Credit
+from rl.credit.plugin import CORRECTIONS, Advantage, Credit
 from rl.credit.ratios import SamplerRatios
 from rl.errors import RunFailure
 
@@ -28,6 +28,9 @@ def assign_credit(
     memory: MutableMapping[str, float] | None = None,
 ) -> Credit:
     """The advantage of each token of ``batch``.
+
+    Lengths, returns and turns of episodes that ``mask_truncated`` dropped count in the baselines of
+    the others. An advantage that needs a number for each token has none for theirs.
 
     Args:
         algorithm: the algorithm's settings.
@@ -59,11 +62,26 @@ def assign_credit(
         penalties = algorithm.kl.coef * kl
         metrics["kl"] = kl.mean().item()
     scores = token_scores if algorithm.token_rewards.kind != "none" else None
-    inputs = CreditInputs(batch, values, scores, penalties, {} if memory is None else memory)
-    credit = advantage.credit(inputs)
-    check_credit(advantage, credit, batch.num_tokens)
+    per_token, kept = (values, scores, penalties), {} if memory is None else memory
+    inputs = CreditInputs(batch, *per_token, kept)
+    if batch.unmasked is None or any(x is not None for x in per_token):
+        credit = advantage.credit(inputs)
+        check_credit(advantage, credit, batch.num_tokens)
+    else:
+        credit = _credit_of_part(advantage, batch, batch.unmasked, kept)
     advantages = inputs.whitened(credit.advantages) if algorithm.whiten else credit.advantages
     return replace(credit, advantages=advantages, metrics={**metrics, **credit.metrics})
+
+
+def _credit_of_part(
+    advantage: Advantage, batch: Batch, unmasked: Batch, memory: MutableMapping[str, float]
+) -> Credit:
+    """The credit of ``unmasked``, without the tokens that are not in ``batch``."""
+    credit = advantage.credit(CreditInputs(unmasked, memory=memory))
+    check_credit(advantage, credit, unmasked.num_tokens)
+    tokens = torch.isin(unmasked.episode_ids, batch.episode_ids)
+    returns = None if credit.returns is None else credit.returns[tokens]
+    return replace(credit, advantages=credit.advantages[tokens], returns=returns)
 
 
 def correction_weights(

@@ -124,6 +124,8 @@ class Batch:
     """Each row's :attr:`agents.segment.Segment.experts`."""
     roles: tuple[str, ...] = ()
     """The role of each of the M episodes, in a mixture after the part's name: ``PART/ROLE``."""
+    unmasked: Batch | None = None
+    """The same episodes with the tokens and turns that ``mask_truncated`` dropped, if it did."""
 
     @property
     def num_tokens(self) -> int:
@@ -147,7 +149,7 @@ class Batch:
             groups: the groups of one update.
             mask_observations: whether to train on sampled tokens only, not on observations.
             mask_truncated: whether to drop the tokens of episodes that were cut for their length.
-                Their returns still count.
+                Their returns still count, and :attr:`unmasked` has their tokens.
 
         Raises:
             AssertionError: a trajectory's record contradicts itself.
@@ -175,7 +177,10 @@ class Batch:
             group_ids=group_ids,
             num_failed=sum(len(g.trajectories) for g in groups) - len(finished),
         )
-        return replace(batch, roles=tuple(names))
+        unmasked = None
+        if batch.num_masked:
+            unmasked = cls.from_groups(groups, mask_observations=mask_observations)
+        return replace(batch, roles=tuple(names), unmasked=unmasked)
 
     def whole_vocabulary(self) -> Batch:
         """A copy in which the support of every token is the whole vocabulary."""

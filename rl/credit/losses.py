@@ -75,7 +75,7 @@ def adapted_kl_coef(
         kl_coef: the current weight.
         kl: the divergence, in nats per episode.
         target: the target, in nats per episode.
-        num_episodes: episodes of the update.
+        num_episodes: episodes of the update whose tokens count.
         horizon: episodes over which the weight changes by at most a fifth.
     """
     error = min(max(kl / target - 1, -0.2), 0.2)

@@ -391,7 +391,7 @@ class Updater:
         means = metrics.means(batch)
         if "kl" in means:
             means["kl_coef"] = self.algorithm.kl.coef
-            sizes = batch.num_tokens, len(batch.rewards)
+            sizes = batch.num_tokens, len(batch.rewards) - batch.num_masked
             self.algorithm = adapted_to_kl(self.algorithm, means["kl"], *sizes)
         every = self.algorithm.kl.ref_every
         if self.reference is not None and every and self.num_updates % every == 0:

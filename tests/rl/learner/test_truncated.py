@@ -37,6 +37,63 @@ def test_tokens_of_a_cut_episode_are_dropped_and_its_return_counts(group, finish
     assert Batch.from_groups([group]).num_tokens == 9
 
 
+def episodes(make_group, *turns):
+    """A group; an episode with the return 0 was cut."""
+    group = make_group(turns)
+    for trajectory in group.trajectories:
+        if sum(reward for turn in trajectory.turns for reward in turn.rewards.values()) == 0:
+            trajectory.turns[-1].finish_reason = "length"
+    return group
+
+
+def test_lengths_of_cut_episodes_count_in_an_optimal_baseline(make_group):
+    """OPO weights returns by lengths: 10 of 200 tokens are those of the right answer."""
+    group = episodes(make_group, [(2, 10, 1.0)], [(2, 90, 0.0)], [(2, 100, 0.0)])
+    batch = Batch.from_groups([group], mask_truncated=True)
+    row = ALGORITHMS["opo"].changed({"mask_truncated": True})
+    assert assign_credit(row, batch).advantages.tolist() == pytest.approx([0.95] * 10)
+
+
+@pytest.mark.parametrize("name", ["gigpo", "group-process"])
+def test_turns_of_cut_episodes_count_where_turns_are_compared(make_group, name):
+    """Masking changes no advantage of the others: those of the whole batch, by hand for GiGPO."""
+    group = episodes(
+        make_group,
+        [(2, 1, 0.0), (2, 1, 1.0)],
+        [(2, 1, 0.0), (2, 1, 0.5)],
+        [(2, 1, 0.0), (2, 1, 0.0)],
+        [(2, 1, 0.0), (2, 1, 0.0)],
+    )
+    row = ALGORITHMS["gigpo"].changed({"advantage.std": "none"})
+    if name == "group-process":
+        row = row.changed({"advantage": name})
+    whole = assign_credit(row, Batch.from_groups([group])).advantages
+    masked = Batch.from_groups([group], mask_truncated=True)
+    found = assign_credit(replace(row, mask_truncated=True), masked).advantages
+    assert (masked.num_tokens, found.tolist()) == (4, whole[:4].tolist())
+    if name == "gigpo":
+        # Centred returns .625 and .125, and centred returns to go, discounted by .95 per turn.
+        first = [0.625 + 0.95 * 0.625, 0.125 + 0.95 * 0.125]
+        last = [1.25, 0.25]
+        assert found.tolist() == pytest.approx([first[0], last[0], first[1], last[1]])
+
+
+def test_a_divergence_per_episode_counts_the_episodes_that_are_trained(make_model, group):
+    def second_update(target):
+        row = ROW.changed({"kl.coef": 0.2, "kl.target": target})
+        learner = Updater(make_model(), row, OptimizerConfig(lr=1e-2))
+        learner.update([group])
+        before = learner.algorithm.kl.coef
+        return learner.update([group]), learner.algorithm.kl.coef / before
+
+    metrics, _ = second_update(1.0)
+    total = metrics["kl"] * metrics["num_tokens"]
+    assert total > 0
+    # Two of three episodes are trained: 1.2 times the target each, and .8 if three shared it.
+    _, change = second_update(total / 2 / 1.2)
+    assert change > 1
+
+
 @pytest.mark.parametrize(
     ("reason", "cut_for_length"),
     [
