@@ -34,6 +34,23 @@ def test_the_interval_of_pass_at_k_covers(k, true):
     assert covered / EVALUATIONS >= 0.94 - 0.05
 
 
+@pytest.mark.parametrize(("right", "wrong"), [(20, 1), (8, 2), (2, 30)])
+def test_the_interval_covers_where_nearly_all_tasks_are_right_or_wrong(right, wrong):
+    """For rates of beta(20, 1), 1 - E[(1 - p)^4] is 1 - 4! 20! / 24!, which is .9999.
+
+    Half a wrong task among 40 would hold the upper bound below that.
+    """
+    k = 4 if right > wrong else 1
+    true = 1 - np.prod([(wrong + i) / (right + wrong + i) for i in range(k)])
+    rng = np.random.default_rng(3)
+    covered = 0
+    for _ in range(EVALUATIONS):
+        counts = rng.binomial(8, rng.beta(right, wrong, 40)).tolist()
+        low, high = task_interval([pass_at_k(8, count, k) for count in counts])
+        covered += low <= true <= high
+    assert covered / EVALUATIONS >= 0.95 - 0.04
+
+
 def test_planted_points_are_found_with_the_announced_power():
     """+5 points on 80 tasks with 16 episodes: the test finds them as often as it announces."""
     rng = np.random.default_rng(5)
