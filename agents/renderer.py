@@ -48,6 +48,7 @@ REWRITES = (
     "template that appends (chat.template=FILE)"
 )
 _OPENED = re.compile(r"<think>\s*\Z")
+_CLOSED = re.compile(r"<think>\s*</think>\s*\Z")
 # Templates that drop reasoning also change white space.
 _THOUGHT = re.compile(r"<think>.*?</think>|\s+", re.DOTALL)
 
@@ -185,6 +186,45 @@ class Renderer:
         opening = self.opening if text.startswith(self.opening) else self.opening.rstrip()
         return self.splice(text.removeprefix(opening) if opened else text)
 
+    def taught(self, context: Sequence[int], text: str) -> tuple[Sequence[int], Sequence[int]]:
+        """The context and the tokens of an answer to imitate, as the template writes them.
+
+        If the prompt opens a thought, an answer without one would be taught as a thought. The
+        template either writes an empty thought before such an answer, or opens none; the context
+        then ends where the template's own text goes on with the answer.
+
+        Args:
+            context: tokens that end in the prompt of the answer.
+            text: the assistant's text.
+
+        Raises:
+            ValueError: the text has a thought, and the prompt has closed an empty one; or the
+                template writes answers without a thought in a third way.
+        """
+        if _CLOSED.search(self._prompt):
+            if text.lstrip().startswith("<think>"):
+                raise ValueError(
+                    "the chat template closes an empty thought before each answer, and an answer "
+                    "begins with a thought: turn reasoning on (chat.template_kwargs="
+                    '"enable_thinking=True") or leave the thoughts out'
+                )
+        elif _OPENED.search(self.opening) and "</think>" not in text and "<think>" not in text:
+            before = self._decode(self._encoder.encode(self.template.before_answer()))
+            if before.startswith(self._prompt):
+                return context, self.splice(before.removeprefix(self._prompt) + text)
+            if before != self._prompt.removesuffix(self.opening):
+                raise ValueError(
+                    f"the chat template opens a thought, and writes an answer without one behind "
+                    f"{before!r}: give a template that closes the thought (chat.template=FILE)"
+                )
+            return context[: len(context) - len(self.splice(self.opening))], self.splice(text)
+        return context, self.answer(text)
+
+    @cached_property
+    def _prompt(self) -> str:
+        """The prompt of an answer to a user's ``x``."""
+        return self._decode(self.start([{"role": "user", "content": "x"}]))
+
     def answer_with_calls(
         self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> list[int]:
@@ -211,8 +251,7 @@ class Renderer:
     def _find_opening(self) -> str:
         """The end of the prompt that already belongs to the assistant's message."""
         prefill = prefill_of(self.template.source)
-        prompt = self._decode(self.start([{"role": "user", "content": "x"}]))
-        found = _OPENED.search(prompt.removesuffix(prefill))
+        found = _OPENED.search(self._prompt.removesuffix(prefill))
         return (found[0] if found else "") + prefill
 
     def _after_end(self, tokens: list[int], ended: bool) -> list[int]:

@@ -104,6 +104,21 @@ class ChatTemplate:
         """
         return self._render(self._folded(messages) if self.folds_system else messages, tools)
 
+    def before_answer(self) -> str:
+        """The template's text before the content of a final answer to a user's ``x``.
+
+        Unlike the prompt, it has no thought that the template opened for the model to fill.
+
+        Raises:
+            ValueError: the template rejects the conversation, or drops the answer.
+        """
+        question = {"role": "user", "content": "x"}
+        answer = {"role": "assistant", "content": _SENTINEL}
+        text = self._render([question, answer], prompt=False)
+        if _SENTINEL not in text:
+            raise ValueError("the chat template drops assistant messages: it cannot hold turns")
+        return text[: text.index(_SENTINEL)]
+
     def after_assistant(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The template's text between two assistant messages that are separated by ``messages``.
 
@@ -181,14 +196,17 @@ class ChatTemplate:
         return [{**rules, "role": "user"}, *rest]
 
     def _render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        prompt: bool = True,
     ) -> str:
         try:
             text: Any = self._tokenizer.apply_chat_template(
                 [self._hidden(message) for message in messages],
                 chat_template=self._own,
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=prompt,
                 tools=[self._hidden(tool) for tool in tools] or None,
             )
         except TemplateError as error:

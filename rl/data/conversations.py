@@ -75,6 +75,8 @@ class Conversation:
 
     def _rendered(self, turn: int, renderer: Renderer) -> tuple[Sequence[int], Sequence[int]]:
         exchange = self.exchanges[turn]
+        context: Sequence[int]
+        words: Sequence[int]
         if turn == 0:
             context = renderer.begin(exchange.observation, self.system, self.tools)
         elif exchange.continues:
@@ -88,9 +90,12 @@ class Conversation:
         if exchange.calls:
             calls = [(name, json.loads(arguments)) for name, arguments in exchange.calls]
             words = renderer.answer_with_calls(exchange.action, calls)
+        elif exchange.continues:
+            words = renderer.splice(exchange.action)
+        elif exchange.prefill:
+            words = renderer.answer(exchange.action)
         else:
-            spoken = renderer.splice if exchange.continues else renderer.answer
-            words = spoken(exchange.action)
+            context, words = renderer.taught(context, exchange.action)
         return context, [*words, renderer.end_token_ids[0]] if exchange.ended else words
 
 

@@ -94,7 +94,10 @@ def open_material(
             learner: PreferenceLearner[T] = stack.enter_context(open_preferences(spec))
         except ValueError as error:
             raise UsageError(str(error)) from error
-        learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
+        try:
+            learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
+        except ValueError as error:
+            raise UsageError(f"data ({config.data}): {error}") from error
         segments = [s for c in (*learned, *held_out) for s in c.segments]
         check_lengths(learner.context_window, segments)
         report(f"{len(learned)} rows to learn from, {len(held_out)} held out")

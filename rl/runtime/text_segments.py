@@ -49,6 +49,9 @@ async def text_segments(runtime: Runtime, data: str, demonstrations: int) -> lis
             foreign,
             len(conversations),
         )
-    segments = [conversation.to_segment(runtime.renderer) for conversation in conversations]
+    try:
+        segments = [conversation.to_segment(runtime.renderer) for conversation in conversations]
+    except ValueError as error:
+        raise UsageError(f"{key} ({data}): {error}") from error
     check_lengths(runtime.learner.facts.context_window, segments)
     return segments

@@ -86,6 +86,16 @@ DISTILL = (
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
 )
 """After DeepSeek-R1-Distill's format: it opens a tag, and forgets reasoning."""
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}"
+    "<think>\n{% if '</think>' in m.content %}{{ m.content.split('<think>')[-1] | trim }}"
+    "{% else %}{{ '\n</think>\n\n' + m.content }}{% endif %}"
+    "{% else %}{{ m.content.split('</think>')[-1] | trim }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n"
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '\n</think>\n\n' }}{% endif %}"
+    "{% endif %}"
+)
+"""After Qwen3.5's format: the prompt opens a thought, and the last answer always has one."""
 PUBLISHED = {
     "gemma": (GEMMA, ("<start_of_turn>", "<end_of_turn>")),
     "mistral": (MISTRAL, ("[INST]", "[/INST]", "</s>", "[TOOL_CALLS]", "[TOOL_RESULTS]")),
@@ -95,6 +105,7 @@ PUBLISHED = {
     ),
     "hermes": (HERMES, ("<|im_start|>", "<|im_end|>")),
     "distill": (DISTILL, ("<|User|>", "<|Assistant|>")),
+    "thinking": (THINKING, ("<|im_start|>", "<|im_end|>")),
 }
 """Templates in the formats of published models, and their special tokens."""
 TEMPLATES |= {kind: template for kind, (template, _) in PUBLISHED.items()}

@@ -12,7 +12,7 @@ from agents.completion import Completion, FinishReason, SamplingParams
 from agents.published_templates import TEMPLATES
 from agents.renderer import Renderer
 from agents.template_settings import prefill_of, set_template
-from rl.data.conversations import Conversation, Exchange
+from rl.data.conversations import Conversation, Exchange, to_messages
 
 QUESTION = [{"role": "user", "content": "6 x 7?"}]
 THINKS = (
@@ -170,13 +170,11 @@ def test_imitation_of_an_environments_author_begins_behind_its_prefill(make_toke
         assert decode(segment.token_ids).count("<think>") == 1
 
 
-@pytest.mark.parametrize("text", ["<think>\nso</think>42", "42"])
-def test_imitated_text_follows_the_opening(make_tokenizer, text):
+def test_imitated_text_follows_the_opening(make_tokenizer):
     renderer = Renderer(make_tokenizer("distill"))
-    segment = Conversation((Exchange("6 x 7?", text),)).to_segment(renderer)
+    segment = Conversation((Exchange("6 x 7?", "<think>\nso</think>42"),)).to_segment(renderer)
     whole = renderer.tokenizer.decode(segment.token_ids)
-    words = text.removeprefix("<think>\n")
-    assert whole == f"<|User|>6 x 7?<|Assistant|><think>\n{words}<|end|>"
+    assert whole == "<|User|>6 x 7?<|Assistant|><think>\nso</think>42<|end|>"
 
 
 PUBLISHED = {
@@ -229,3 +227,46 @@ def test_a_published_prompt_to_the_letter(make_tokenizer, name):
         assert tokenizer.decode(tokens) == anew
 
     appending_equals_rendering_anew()
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("thinking", "Rome"),
+        ("thinking", "<think>\nItaly.\n</think>\n\nRome"),
+        # It writes answers without a thought, which its prompt opens.
+        ("distill", "Rome"),
+    ],
+)
+def test_an_answer_is_taught_as_the_template_writes_it(make_tokenizer, kind, answer):
+    """Behind a prompt that opens a thought, the bare answer would be taught as a thought."""
+    tokenizer = make_tokenizer(kind)
+    conversation = Conversation((Exchange("The capital of Italy?", answer),))
+    segment = conversation.to_segment(Renderer(tokenizer))
+    said = tokenizer.apply_chat_template(to_messages(conversation), tokenize=False)
+    assert tokenizer.decode(segment.token_ids) == said.rstrip("\n")
+    taught = [i for i, mask in zip(segment.token_ids, segment.loss_mask, strict=True) if mask]
+    assert tokenizer.decode(taught).partition("Rome")[1] == "Rome"
+
+
+def test_the_prompt_and_earlier_turns_of_a_taught_conversation_stay(make_tokenizer):
+    renderer = Renderer(make_tokenizer("thinking"))
+    exchanges = Exchange("6 x 7?", "42"), Exchange("Sure?", "<think>\nHm.\n</think>\n\nYes")
+    segment = Conversation(exchanges, "Be brief.").to_segment(renderer)
+    assert renderer.tokenizer.decode(segment.token_ids) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n6 x 7?<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n42<|im_end|>\n"
+        "<|im_start|>user\nSure?<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\nHm.\n</think>\n\nYes<|im_end|>"
+    )
+
+
+def test_a_thought_behind_a_prompt_that_closes_an_empty_one_is_refused(make_tokenizer):
+    tokenizer = make_tokenizer("thinking")
+    set_template(tokenizer, arguments={"enable_thinking": False})
+    renderer = Renderer(tokenizer)
+    plain = Conversation((Exchange("Q", "Rome"),)).to_segment(renderer)
+    assert tokenizer.decode(plain.token_ids).endswith("<think>\n\n</think>\n\nRome<|im_end|>")
+    thought = Conversation((Exchange("Q", "<think>\nItaly.\n</think>\n\nRome"),))
+    with pytest.raises(ValueError, match=r"closes an empty thought .*enable_thinking=True"):
+        thought.to_segment(renderer)
