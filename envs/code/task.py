@@ -59,8 +59,11 @@ def extract_program(action: str) -> str:
 
     A fence at the end of a line closes a block, unless it is indented like code, for example inside
     a string of the program. A block without a closing fence is also read, because the answer may
-    have been cut off or may end with the program.
+    have been cut off or may end with the program. In an answer without backticks, three tildes are
+    a fence as well.
     """
+    if "```" not in action:
+        action = _TILDES.sub(r"\1```", action)
     last, at = action, 0
     closings = [
         (*fence.span(), _indent(action, fence.start())) for fence in _CLOSING.finditer(action)
