@@ -67,6 +67,7 @@ def test_five_hundred_episodes_live_again(name, options):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "options"), ENVIRONMENTS, ids=NAMES)
 def test_ten_thousand_episodes_live_again(name, options):
     check_episodes(name, options, 40 if runs_programs(name, options) else 620)

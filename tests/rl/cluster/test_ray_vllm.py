@@ -93,6 +93,7 @@ def test_a_run_with_all_its_processes_there_survives_a_killed_server(words, tmp_
     assert scored and all(r["sampling/logp_difference_max"] < 1e-3 for r in scored)
 
 
+@pytest.mark.nightly
 def test_a_run_outlives_the_loss_of_its_ranks_and_servers(words, plugged, tmp_path, monkeypatch):
     """The machine of both is cut off and starts again; the chaos benchmark has more faults."""
     python = os.environ.get("TURNWISE_VLLM_PYTHON")

@@ -68,7 +68,12 @@ def alone():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "name"), [*((2, name) for name in COMMANDS), (3, "dpo"), (3, "reward")]
+    ("ranks", "name"),
+    [
+        *((2, name) for name in COMMANDS),
+        pytest.param(3, "dpo", marks=pytest.mark.nightly),
+        (3, "reward"),
+    ],
 )
 def test_ranks_learn_as_one_process_does(ranks, name, toy_model, rows, alone, tmp_path, capfd):
     if name not in alone:

@@ -46,6 +46,7 @@ async def test_five_hundred_random_episodes(make_collector, random_policy):
     await check_episodes(make_collector(), random_policy, num_tasks=125, parts=1)
 
 
+@pytest.mark.nightly
 async def test_ten_thousand_random_episodes(make_collector, random_policy):
     await check_episodes(make_collector(), random_policy, num_tasks=625, parts=4)
 
