@@ -212,12 +212,15 @@ class Renderer:
             before = self._decode(self._encoder.encode(self.template.before_answer()))
             if before.startswith(self._prompt):
                 return context, self.splice(before.removeprefix(self._prompt) + text)
-            if before != self._prompt.removesuffix(self.opening):
+            end = len(context) - len(self.splice(self.opening))
+            # The cut must fall between tokens, or it would take other text away.
+            apart = self._decode(context[end:]) == self.opening
+            if before != self._prompt.removesuffix(self.opening) or not apart:
                 raise ValueError(
                     f"the chat template opens a thought, and writes an answer without one behind "
                     f"{before!r}: give a template that closes the thought (chat.template=FILE)"
                 )
-            return context[: len(context) - len(self.splice(self.opening))], self.splice(text)
+            return context[:end], self.splice(text)
         return context, self.answer(text)
 
     @cached_property
