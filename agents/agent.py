@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
-from agents.completion import Completion, FinishReason, SamplingParams
+from agents.completion import Completion, SamplingParams
 from agents.policy import Policy
 from agents.renderer import Renderer
 from agents.segment import Segment
@@ -164,8 +164,10 @@ class TokenAgent:
         """The tokens of an observation after an action."""
         if continues:
             return self.renderer.splice(observation)
-        ended = self.last is not None and self.last.finish_reason is FinishReason.STOP_TOKEN
-        return self.renderer.observe(observation, ended=ended) + self._opened()
+        return self.renderer.observe(observation, last=self._last_token()) + self._opened()
+
+    def _last_token(self) -> int | None:
+        return None if self.last is None else self.last.last_token
 
     def _opened(self) -> list[int]:
         """Begin an assistant's message, and return the prefill's tokens.

@@ -95,6 +95,11 @@ class Completion:
     first n tokens of prompt and completion. The last sampled token was not computed. Zeros for a
     layer without experts. None if the request did not ask for them."""
 
+    @property
+    def last_token(self) -> int | None:
+        """The last sampled token; None if there is none."""
+        return self.token_ids[-1] if self.token_ids else None
+
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.logprobs) == len(self.versions)
         assert self.supports is None or len(self.supports) == len(self.token_ids)

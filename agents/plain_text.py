@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -72,6 +73,18 @@ class Encoder:
             lambda found: self._specials[int(found[1])].content,
             meant,
         )
+
+    def shared(self, one: str, other: str) -> int:
+        """Length of the common start of two texts from :meth:`rendered`. No name is cut."""
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+        length = sum(1 for _ in same)
+        inside = one.count(_NAME, 0, length) % 2
+        return one.rindex(_NAME, 0, length) if inside else length
+
+    def last_special(self, text: str) -> int:
+        """The index of the last special token in a text from :meth:`rendered`, or its length."""
+        end = text.rfind(_NAME)
+        return text.rindex(_NAME, 0, end) if end >= 0 else len(text)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text from :meth:`plain` or :meth:`rendered`."""

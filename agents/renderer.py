@@ -23,11 +23,13 @@ from agents.template import ChatTemplate, tool_message
 from agents.template_settings import prefill_of
 from envs.episode import ToolResults
 from tools.calls import listed, written
+from tools.syntax import split_reasoning
 
 logger = logging.getLogger(__name__)
 
 # A template that edits contents would change this message's white space or tags.
 _EDGES = " \n<think> TURNWISE\n</think>\n\nMESSAGE\n "
+_QUESTION = {"role": "user", "content": "x"}
 _PROBE: list[dict[str, str]] = [
     {"role": "user", "content": "What is 6 x 7?"},
     {"role": "assistant", "content": "<think>\nLet me see.\n</think>\n\n42"},
@@ -64,7 +66,7 @@ class Renderer:
 
     Attributes:
         end_token_ids: tokens that end an assistant message if the policy samples one of them. The
-            template writes the first.
+            template ends its last message with the first, or begins the next message with it.
         difference: the difference between appending and rendering the whole conversation again, or
             None. Many templates drop the reasoning of earlier turns.
         opening: text with which every assistant message starts and which is not sampled:
@@ -89,10 +91,17 @@ class Renderer:
         if tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no eos_token: set the one that ends a message")
         self.template = ChatTemplate(tokenizer, self._encoder)
-        after_message = self.template.after_assistant([{"role": "user", "content": "x"}])
-        self.end_token_ids = tuple(
-            dict.fromkeys((*self._end_tokens(after_message), *end_token_ids))
-        )
+        self._between = self._special(self.template.after_assistant([_QUESTION]))
+        end = self._special(self.template.after_answer)
+        self._closes = end is not None
+        eos = int(self._single(tokenizer.eos_token_id))
+        closing = (end, self._between, eos) if end is None else (end, eos)
+        called = self.template.has_tool_role
+        result = self.template.after_assistant([tool_message(0, "x", "x")]) if called else ""
+        call_end = self._special(result)
+        own = [token for token in (*closing, call_end) if token is not None]
+        self.end_token_ids = tuple(dict.fromkeys((*own, *end_token_ids)))
+        self._call_end = self.end_token_ids[0] if call_end is None else call_end
         self.opening = self._find_opening()
         self.difference, notice = self._compare(_PROBE)
         folded = [FOLDED] if self.template.folds_system else []
@@ -126,29 +135,29 @@ class Renderer:
         """
         return self._encoder.encode(self.template.render(messages, tools))
 
-    def follow(self, messages: Sequence[Mapping[str, Any]], *, ended: bool) -> list[int]:
+    def follow(self, messages: Sequence[Mapping[str, Any]], *, last: int | None) -> list[int]:
         """The tokens of several messages between two sampled assistant messages.
 
         Args:
             messages: as for :meth:`start`. Assistant messages among them count as context, and not
                 as sampled.
-            ended: as for :meth:`extend`, which returns the same tokens for a single message.
+            last: as for :meth:`extend`, which returns the same tokens for a single message.
 
         Raises:
             ValueError: the chat template rejects the messages.
         """
-        return self._after_end(self._encoder.encode(self.template.after_assistant(messages)), ended)
+        return self._after_end(self._encoder.encode(self.template.after_assistant(messages)), last)
 
-    def extend(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
+    def extend(self, observation: str, *, last: int | None, role: str = "user") -> list[int]:
         """The tokens of an observation between two assistant messages.
 
         Args:
             observation: the message's text.
-            ended: whether the policy sampled the token that ends its message. If not, the result
-                includes this token.
+            last: the last token that the policy sampled, or None. If it does not end the message,
+                the result begins with the token that does.
             role: the message's role.
         """
-        return self._after_end(self._encoder.encode(self._bridge(role, observation)), ended)
+        return self._after_end(self._encoder.encode(self._bridge(role, observation)), last)
 
     def begin(
         self, observation: str, system: str | None, tools: Sequence[Mapping[str, Any]] = ()
@@ -162,7 +171,7 @@ class Renderer:
         messages = [{"role": "system", "content": rules}] if rules else []
         return self.start([*messages, {"role": "user", "content": observation}], shown)
 
-    def observe(self, observation: str, *, ended: bool, role: str = "user") -> list[int]:
+    def observe(self, observation: str, *, last: int | None, role: str = "user") -> list[int]:
         """The tokens of an observation; see :meth:`extend`.
 
         Results of tool calls become tool messages if the template shows tools (``takes_tools``).
@@ -170,11 +179,11 @@ class Renderer:
         """
         results = observation.results if isinstance(observation, ToolResults) else ()
         if not results:
-            return self.extend(observation, ended=ended, role=role)
+            return self.extend(observation, last=last, role=role)
         if not (self.takes_tools or (role == "tool" and self.template.has_tool_role)):
-            return self.extend(observation, ended=ended)
+            return self.extend(observation, last=last)
         messages = [tool_message(n, *result) for n, result in enumerate(results)]
-        return self.follow(messages, ended=ended)
+        return self.follow(messages, last=last)
 
     def splice(self, text: str) -> list[int]:
         """The tokens of text that continues the assistant's message."""
@@ -186,58 +195,62 @@ class Renderer:
         opening = self.opening if text.startswith(self.opening) else self.opening.rstrip()
         return self.splice(text.removeprefix(opening) if opened else text)
 
-    def taught(self, context: Sequence[int], text: str) -> tuple[Sequence[int], Sequence[int]]:
+    def taught(
+        self,
+        context: Sequence[int],
+        text: str,
+        calls: Sequence[tuple[str, Mapping[str, Any]]] = (),
+        *,
+        ended: bool = True,
+    ) -> tuple[Sequence[int], Sequence[int]]:
         """The context and the tokens of an answer to imitate, as the template writes them.
 
-        If the prompt opens a thought, an answer without one would be taught as a thought. The
-        template either writes an empty thought before such an answer, or opens none; the context
-        then ends where the template's own text goes on with the answer.
+        Before the text, a template may write an empty thought (Qwen3), the name of a channel
+        (gpt-oss), or nothing where its prompt opens a thought: the context then ends earlier. A
+        template that drops thoughts writes the answer as the model would sample it. One that cannot
+        write calls has them behind the text, in Hermes's format.
 
         Args:
             context: tokens that end in the prompt of the answer.
             text: the assistant's text.
+            calls: name and arguments of each call that follows the text.
+            ended: whether the answer has the token that ends it.
 
         Raises:
             ValueError: the text has a thought, and the prompt has closed an empty one; or the
-                template writes answers without a thought in a third way.
+                template writes the answer behind something else than its prompt.
         """
-        if _CLOSED.search(self._prompt):
-            if text.lstrip().startswith("<think>"):
-                raise ValueError(
-                    "the chat template closes an empty thought before each answer, and an answer "
-                    "begins with a thought: turn reasoning on (chat.template_kwargs="
-                    '"enable_thinking=True") or leave the thoughts out'
-                )
-        elif _OPENED.search(self.opening) and "</think>" not in text and "<think>" not in text:
-            before = self._decode(self._encoder.encode(self.template.before_answer()))
-            if before.startswith(self._prompt):
-                return context, self.splice(before.removeprefix(self._prompt) + text)
-            end = len(context) - len(self.splice(self.opening))
-            # The cut must fall between tokens, or it would take other text away.
-            apart = self._decode(context[end:]) == self.opening
-            if before != self._prompt.removesuffix(self.opening) or not apart:
-                raise ValueError(
-                    f"the chat template opens a thought, and writes an answer without one behind "
-                    f"{before!r}: give a template that closes the thought (chat.template=FILE)"
-                )
-            return context[:end], self.splice(text)
-        return context, self.answer(text)
+        if calls and not self.template.writes_calls:
+            text = "\n".join(filter(None, [text, *(written(*call) for call in calls)]))
+            calls = ()
+        end = (self._call_end if calls else self.end_token_ids[0],) if ended else ()
+        prompt, whole = self.template.render([_QUESTION]), self.template.answered(text, calls)
+        start = self._encoder.shared(prompt, whole)
+        added, missing = whole[start:], self._encoder.encode(prompt[start:])
+        thought, _ = split_reasoning(text)
+        dropped = not calls and thought not in whole
+        if dropped or (missing and prefill_of(self.template.source)):
+            return context, [*self.answer(text), *end]
+        if missing and _CLOSED.search(self._prompt):
+            raise ValueError(
+                "the chat template closes an empty thought before each answer, and an answer "
+                "begins with a thought: turn reasoning on (chat.template_kwargs="
+                '"enable_thinking=True") or leave the thoughts out'
+            )
+        kept = len(context) - len(missing)
+        # The cut must fall between tokens, and take a thought's opening only.
+        if [*context[kept:]] != missing or not self.opening.endswith(self._decode(missing)):
+            raise ValueError(
+                f"the chat template writes sampled answers behind {self._decode(missing)!r}, and "
+                f"given ones behind {added[:40]!r}: give a template that writes both alike "
+                "(chat.template=FILE)"
+            )
+        return context[:kept], [*self._encoder.encode(added), *end]
 
     @cached_property
     def _prompt(self) -> str:
         """The prompt of an answer to a user's ``x``."""
-        return self._decode(self.start([{"role": "user", "content": "x"}]))
-
-    def answer_with_calls(
-        self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> list[int]:
-        """The tokens of an assistant's text and its tool calls (name and arguments).
-
-        If the template cannot write calls, they follow the text in Hermes's format.
-        """
-        if self.template.writes_calls:
-            return self._encoder.encode(self.template.assistant_with_calls(text, calls))
-        return self.answer("\n".join(filter(None, [text, *(written(*call) for call in calls)])))
+        return self._decode(self.start([_QUESTION]))
 
     def text(self, token_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
         """The text of sampled tokens, without an end token, as the environment receives it.
@@ -257,17 +270,19 @@ class Renderer:
         found = _OPENED.search(self._prompt.removesuffix(prefill))
         return (found[0] if found else "") + prefill
 
-    def _after_end(self, tokens: list[int], ended: bool) -> list[int]:
-        """``tokens`` without the first one, if it ends the message and the policy sampled it."""
-        return tokens[1:] if ended and tokens and tokens[0] in self.end_token_ids else tokens
+    def _after_end(self, tokens: list[int], last: int | None) -> list[int]:
+        """``tokens`` without the first one, if the last sampled token stands in its place.
 
-    def _end_tokens(self, after_message: str) -> tuple[int, ...]:
-        """The special token that ends the template's messages, and the end-of-sequence token."""
-        eos = int(self._single(self.tokenizer.eos_token_id))
-        ids = self._encoder.encode(after_message)
-        first = self.tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
-        closing = ids[0] if first is not None and first.special else eos
-        return closing, eos
+        Any token that ends a message stands for the one with which the template does. Where no
+        token does (GLM-4.5), ``tokens`` begin with the next message's role: only that token itself.
+        """
+        closed = self._closes and last in self.end_token_ids and tokens[:1] == [self._between]
+        return tokens[1:] if closed or (tokens and tokens[0] == last) else tokens
+
+    def _special(self, text: str) -> int | None:
+        """The special token with which a template's text begins, or None."""
+        ids = self._encoder.encode(text)
+        return ids[0] if ids and self._encoder.is_special(ids[0]) else None
 
     @staticmethod
     def _single(token_id: int | list[int]) -> int:
@@ -298,7 +313,7 @@ class Renderer:
         """
         first, answer, second = conversation
         appended = self.start([first]) + self.answer(answer["content"])
-        appended += self.extend(second["content"], ended=False)
+        appended += self.extend(second["content"], last=None)
         anew = self.start(conversation)
         if appended == anew:
             return None, None

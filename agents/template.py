@@ -16,6 +16,7 @@ from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from agents.plain_text import Encoder
+from tools.syntax import split_reasoning
 
 PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
@@ -24,7 +25,11 @@ PLAIN_TEMPLATE = (
 """Template for base models, which have none: one message per line. A text begins with the tokens
 with which the tokenizer begins each text."""
 
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields from which templates read a message's thought."""
+
 _SYSTEM, _USER = "TURNWISE-SYSTEM-MESSAGE", "TURNWISE-USER-MESSAGE"
+_QUESTION = {"role": "user", "content": "x"}
 # Text of an assistant message, to find the text that the template writes after it.
 _SENTINEL = "TURNWISE-ASSISTANT-MESSAGE"
 
@@ -42,6 +47,34 @@ def _beginning(tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> str:
 def tool_message(index: int, name: str, text: str) -> dict[str, str]:
     """A call's result as a tool message, with the nine-character identifier that Mistral needs."""
     return {"role": "tool", "name": name, "content": text, "tool_call_id": f"call{index:05d}"}
+
+
+def _said(calls: Sequence[tuple[str, Mapping[str, Any]]], content: str = "") -> dict[str, Any]:
+    """An assistant message with calls, whose results are those of :func:`tool_message`."""
+    made = [
+        {
+            "id": tool_message(n, name, "")["tool_call_id"],
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for n, (name, arguments) in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": content, "tool_calls": made}
+
+
+def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message with its calls' arguments as JSON, as DeepSeek-V3's template reads them."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**call, "function": made | {"arguments": json.dumps(made["arguments"])}}
+        for call in message["tool_calls"]
+        for made in [call["function"]]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+_RESULT = tool_message(0, "probe", _USER)
 
 
 class ChatTemplate:
@@ -90,7 +123,7 @@ class ChatTemplate:
     def has_tool_role(self) -> bool:
         """Whether the template renders tool messages."""
         try:
-            return _USER in self.after_assistant([tool_message(0, "probe", _USER)])
+            return _USER in self.after_assistant([_RESULT])
         except ValueError:
             return False
 
@@ -104,20 +137,45 @@ class ChatTemplate:
         """
         return self._render(self._folded(messages) if self.folds_system else messages, tools)
 
-    def before_answer(self) -> str:
-        """The template's text before the content of a final answer to a user's ``x``.
+    def answered(self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]] = ()) -> str:
+        """A user's ``x`` and an assistant's answer, without what ends the answer.
 
-        Unlike the prompt, it has no thought that the template opened for the model to fill.
+        Args:
+            text: the answer's text, which may be empty if there are calls.
+            calls: name and arguments of each call.
 
         Raises:
-            ValueError: the template rejects the conversation, or drops the answer.
+            ValueError: the template rejects the answer, or does not write its calls.
         """
-        question = {"role": "user", "content": "x"}
+        if not calls:
+            said = {"role": "assistant", "content": text}
+            thought, rest = split_reasoning(text)
+            # Many templates read a thought from a field, and would write its tags as content.
+            for field in THOUGHTS if thought else ():
+                apart = {"role": "assistant", "content": rest, field: thought}
+                if thought in self._render([_QUESTION, apart], prompt=False):
+                    said = apart
+                    break
+            whole = self._render([_QUESTION, said], prompt=False)
+            if not whole.endswith(self.after_answer):
+                raise ValueError("the chat template ends answers in different ways")
+            return whole.removesuffix(self.after_answer)
+        said = _said(calls, text)
+        results = [tool_message(n, name, "x") for n, (name, _) in enumerate(calls)]
+        whole = self._render([_QUESTION, said, *results])
+        after = self.after_assistant(results)
+        if not whole.endswith(after) or not all(name in whole for name, _ in calls):
+            raise ValueError("the chat template does not write tool calls into the message")
+        return whole.removesuffix(after)
+
+    @cached_property
+    def after_answer(self) -> str:
+        """The template's text behind a final answer, such as the token that ends it."""
         answer = {"role": "assistant", "content": _SENTINEL}
-        text = self._render([question, answer], prompt=False)
-        if _SENTINEL not in text:
+        _, found, after = self._render([_QUESTION, answer], prompt=False).partition(_SENTINEL)
+        if not found:
             raise ValueError("the chat template drops assistant messages: it cannot hold turns")
-        return text[: text.index(_SENTINEL)]
+        return after
 
     def after_assistant(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The template's text between two assistant messages that are separated by ``messages``.
@@ -125,53 +183,58 @@ class ChatTemplate:
         Raises:
             ValueError: the template rejects the messages, or drops assistant messages.
         """
-        conversation = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": _SENTINEL},
-            *messages,
-        ]
-        text = self._render(conversation)
+        if not messages or messages[0]["role"] != "tool" or not self._calls_matter:
+            return self._after_text(messages)
+        try:
+            return self._after_calls(messages)
+        except ValueError:
+            # Llama 3.1's takes one call a message, and any number of results.
+            if not self._shows_results:
+                raise
+            return self._after_text(messages)
+
+    @cached_property
+    def _shows_results(self) -> bool:
+        """Whether the template writes results also where no call precedes them (not Gemma 4's)."""
+        try:
+            return _USER in self._after_text([_RESULT])
+        except ValueError:
+            return False
+
+    @cached_property
+    def _calls_matter(self) -> bool:
+        """Whether the text before results depends on the calls that they answer (GLM-4.5's)."""
+        try:
+            behind = self._after_calls([_RESULT])
+        except ValueError:
+            return False
+        return not self._shows_results or behind != self._after_text([_RESULT])
+
+    def _after_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        text = self._render([_QUESTION, {"role": "assistant", "content": _SENTINEL}, *messages])
         if _SENTINEL not in text:
             raise ValueError("the chat template drops assistant messages: it cannot hold turns")
         return text[text.index(_SENTINEL) + len(_SENTINEL) :]
+
+    def _after_calls(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text behind the calls that the first messages answer, from what ends the calls."""
+        results = takewhile(lambda message: message["role"] == "tool", messages)
+        said = _said([(result.get("name") or "tool", {"x": _SENTINEL}) for result in results])
+        alone = self._render([_QUESTION, said], prompt=False)
+        followed = self._render([_QUESTION, said, *messages])
+        start = alone.rfind(_SENTINEL) + len(_SENTINEL)
+        if not followed.startswith(alone[:start]) or _SENTINEL not in alone:
+            raise ValueError("the chat template does not write tool calls")
+        shared = followed[start : self._encoder.shared(alone, followed)]
+        return followed[start + self._encoder.last_special(shared) :]
 
     @cached_property
     def writes_calls(self) -> bool:
         """Whether the template renders tool calls."""
         try:
-            text = self.assistant_with_calls("", [("probe", {"key": _USER})])
+            return _USER in self.answered("", [("probe", {"key": _USER})])
         except ValueError:
             return False
-        return "probe" in text and _USER in text
-
-    def assistant_with_calls(
-        self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> str:
-        """An assistant's text and calls, without the start and the end of the message.
-
-        Args:
-            content: the text, which may be empty.
-            calls: name and arguments of each call.
-
-        Raises:
-            ValueError: the template rejects calls, or writes them outside of the message.
-        """
-        question: Mapping[str, Any] = {"role": "user", "content": "x"}
-        results = [tool_message(n, name, "x") for n, (name, _) in enumerate(calls)]
-        made = [
-            {
-                "id": result["tool_call_id"],
-                "type": "function",
-                "function": {"name": name, "arguments": arguments},
-            }
-            for result, (name, arguments) in zip(results, calls, strict=True)
-        ]
-        said = {"role": "assistant", "content": content, "tool_calls": made}
-        before, after = self._render([question]), self.after_assistant(results)
-        text = self._render([question, said, *results])
-        if not (text.startswith(before) and text.endswith(after)):
-            raise ValueError("the chat template writes tool calls outside of the assistant message")
-        return text[len(before) : len(text) - len(after)]
 
     def _has_system_role(self) -> bool:
         """Whether a system message stays before the first user message, in later turns as well."""
@@ -202,6 +265,20 @@ class ChatTemplate:
         prompt: bool = True,
     ) -> str:
         try:
+            return self._applied(messages, tools, prompt)
+        except ValueError:
+            texts = [_with_text_arguments(message) for message in messages]
+            if texts == [*messages]:
+                raise
+            return self._applied(texts, tools, prompt)
+
+    def _applied(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        prompt: bool,
+    ) -> str:
+        try:
             text: Any = self._tokenizer.apply_chat_template(
                 [self._hidden(message) for message in messages],
                 chat_template=self._own,
@@ -209,7 +286,8 @@ class ChatTemplate:
                 add_generation_prompt=prompt,
                 tools=[self._hidden(tool) for tool in tools] or None,
             )
-        except TemplateError as error:
+        # A template is a program, which fails as programs do on messages of another shape.
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise ValueError(f"the chat template refuses the conversation: {error}") from error
         assert isinstance(text, str)
         return self._encoder.rendered(text)

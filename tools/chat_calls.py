@@ -4,6 +4,9 @@ Hermes and Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. Q
 ``<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>``. Mistral:
 ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}]``, or ``[TOOL_CALLS]NAME[ARGS]{...}``. Llama 3:
 ``{"name": ..., "parameters": {...}}`` as the whole message, optionally after ``<|python_tag|>``.
+GLM-4.5: ``<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>``. Gemma 4:
+``<|tool_call>call:NAME{KEY:<|"|>VALUE<|"|>}<tool_call|>``. gpt-oss:
+``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
 """
 
 from __future__ import annotations
@@ -14,15 +17,30 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tools.syntax import CLOSES_CALL, Call, Syntax, blank_reasoning, closed_at, json_at
+from tools.syntax import (
+    CLOSES_CALL,
+    MOST_MALFORMED,
+    Call,
+    Syntax,
+    blank_reasoning,
+    closed_at,
+    json_at,
+)
 
 HERMES, MISTRAL, PYTHON_TAG = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
+GEMMA, HARMONY = "<|tool_call>", "to=functions."
 _BARE = re.compile(r'\s*+\{\s*+"(?:name|type)"\s*+:')
 _HERMES_TAG = re.compile(r"</?tool_call>")
 _FUNCTION = re.compile(r"\s*+<function=([^>\s]++)>\s*")
 _FUNCTION_END = re.compile(r"</function>\s*</tool_call>")
 _PARAMETERS_END = re.compile(r"</parameter>\s*</function>\s*</tool_call>")
 _PARAMETER = re.compile(r"(?:\A|</parameter>\s*)<parameter=([^>\s]+)>\n?")
+_GLM_NAME = re.compile(r"\s*+([\w.-]++)(?:\n\s*+(?=</tool_call>)|\s*+(?=<arg_key>))")
+_GEMMA_NAME = re.compile(r"call:([^\s{]++)\s*+(?=\{)")
+_GEMMA_END, _GEMMA_QUOTE = "<tool_call|>", '<|"|>'
+_GEMMA_KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)(?=\s*:)")
+_HARMONY_NAME = re.compile(r"([\w.-]{1,200})[^{]{0,80}?<\|message\|>")
+_HARMONY_HEADER = re.compile(r"(?:<\|start\|>assistant)?\s?(?:<\|channel\|>commentary)?\s?\Z")
 _SEPARATORS = re.compile(r"[;\s]*")
 _MISTRAL_NAMED = re.compile(r"\s*+([\w.-]++)\s*+(?:\[CALL_ID\]\w++)?\[ARGS\]")
 _WRONG = (
@@ -40,18 +58,28 @@ def chat_calls(text: str, opening: str = "") -> list[Call]:
         opening: as for ``tools.syntax.split_reasoning``.
     """
     text = blank_reasoning(text, opening)
-    found = [(text.find(mark), mark) for mark in (HERMES, MISTRAL, PYTHON_TAG)]
+    found = [(text.find(mark), mark) for mark in _READERS if mark]
     places = sorted((at, mark) for at, mark in found if at >= 0)
     if text.lstrip().startswith("{") and _BARE.match(text):
         places.insert(0, (0, ""))
     malformed = list[Call]()
     for at, mark in places:
-        calls = list(_READERS[mark](text, at))
+        calls = list(_most(_READERS[mark](text, at)))
         # The mark of one format may stand in an argument of another.
         if any(call.error is None for call in calls):
             return calls
         malformed = malformed or calls
     return malformed
+
+
+def _most(calls: Iterator[Call]) -> Iterator[Call]:
+    """The calls up to the hundredth malformed one."""
+    malformed = 0
+    for call in calls:
+        yield call
+        malformed += call.error is not None
+        if malformed == MOST_MALFORMED:
+            return
 
 
 def typed_call(call: Call, parameters: Mapping[str, Any]) -> Call:
@@ -99,6 +127,10 @@ def _hermes_call(text: str, start: int, last: int) -> Call:
     if function is not None and (found := _function_end(text, function.end())) is not None:
         given = _parameters(text[function.end() : found[0]])
         return Call(function[1], given, found[1], as_texts=True, start=start)
+    if (named := _GLM_NAME.match(text, at)) and start < last:
+        end = text.index(CLOSES_CALL, named.end())
+        given = _glm_arguments(text[named.end() : end])
+        return Call(named[1], given, end + len(CLOSES_CALL), as_texts=True, start=start)
     row, end = json_at(text, at)
     if (closed := closed_at(text, end, CLOSES_CALL)) >= 0:
         return _call(row, start, closed)
@@ -106,6 +138,14 @@ def _hermes_call(text: str, start: int, last: int) -> Call:
     if tag is None:
         return _malformed(start, len(text))
     return _malformed(start, tag.end() if tag[0] == CLOSES_CALL else tag.start())
+
+
+def _glm_arguments(body: str) -> dict[str, str]:
+    pairs = (part.partition("</arg_key>") for part in body.split("<arg_key>")[1:])
+    return {
+        key.strip(): value.partition("<arg_value>")[2].rpartition("</arg_value>")[0]
+        for key, _, value in pairs
+    }
 
 
 def _function_end(text: str, at: int) -> tuple[int, int] | None:
@@ -147,6 +187,39 @@ def _mistral(text: str, at: int) -> Iterator[Call]:
         named = _MISTRAL_NAMED.match(text, at + len(MISTRAL)) if at >= 0 else None
 
 
+def _gemma(text: str, at: int) -> Iterator[Call]:
+    while at >= 0:
+        body = at + len(GEMMA)
+        named, end = _GEMMA_NAME.match(text, body), text.find(_GEMMA_END, body)
+        if named is None or end < 0:
+            yield _malformed(at, len(text) if end < 0 else end + len(_GEMMA_END))
+        else:
+            row = {"name": named[1], "arguments": _parsed(_as_json(text[named.end() : end]))}
+            yield _call(row, at, end + len(_GEMMA_END))
+        at = text.find(GEMMA, end) if end >= 0 else -1
+
+
+def _as_json(text: str) -> str:
+    """Gemma's arguments as JSON: between its quotes every character stands for itself."""
+    parts = text.split(_GEMMA_QUOTE)
+    for index, part in enumerate(parts):
+        parts[index] = json.dumps(part) if index % 2 else _GEMMA_KEY.sub(r'\1"\2"', part)
+    return "".join(parts)
+
+
+def _harmony(text: str, at: int) -> Iterator[Call]:
+    while at >= 0:
+        header = _HARMONY_HEADER.search(text, max(0, at - 60), at)
+        start = at if header is None else header.start()
+        named = _HARMONY_NAME.match(text, at + len(HARMONY))
+        end = at + len(HARMONY)
+        # Without a message, the words are prose.
+        if named is not None:
+            arguments, end = json_at(text, named.end())
+            yield _call({"name": named[1], "arguments": arguments}, start, end)
+        at = text.find(HARMONY, end)
+
+
 def _llama(text: str, at: int) -> Iterator[Call]:
     """The calls in a text of JSON objects, separated by semicolons."""
     body = _after_separators(text, at + len(PYTHON_TAG) * text.startswith(PYTHON_TAG, at))
@@ -167,6 +240,8 @@ _READERS: Mapping[str, Callable[[str, int], Iterator[Call]]] = {
     HERMES: _hermes,
     MISTRAL: _mistral,
     PYTHON_TAG: _llama,
+    GEMMA: _gemma,
+    HARMONY: _harmony,
     "": _llama,
 }
 """Readers by the mark with which a format's first call starts. Llama's needs no mark."""

@@ -69,17 +69,28 @@ _NO_JSON_CALL = 'a call must be JSON: <tool_call>{"name": "...", "arguments": {.
 _IN_THOUGHT = "no call is made in a thought: close the thought with </think>, then write the call"
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
-_OUTER_TAGS = re.compile(r"\A(?:<think>|\[THINK\])|(?:</think>|\[/THINK\])\Z")
+_CLOSINGS = {
+    "<think>": "</think>",
+    "[THINK]": "[/THINK]",
+    "<|channel>thought": "<channel|>",
+    "<|channel|>analysis<|message|>": "<|end|>",
+    "<|channel|>final<|message|>": "",
+    "<|start|>assistant<|channel|>final<|message|>": "",
+}
+"""What ends a thought, by what opens it. The name of gpt-oss's last channel is an empty thought."""
+_OPENINGS = "|".join(map(re.escape, _CLOSINGS))
+_ENDINGS = "|".join(re.escape(text) for text in _CLOSINGS.values() if text)
+_OUTER_TAGS = re.compile(rf"\A(?:{_OPENINGS})|(?:{_ENDINGS})\Z")
 _MARK = re.compile(
-    r"(?P<opens><think>|\[THINK\])|(?P<closes></think>|\[/THINK\])"
+    rf"(?P<opens>{_OPENINGS})|(?P<closes></think>|\[/THINK\])"
     # Quoted tags are no tags: in a fence, in code, in a call's arguments.
     r"|(?s:```.*?```)|`(?:</?think>|\[/?THINK\])[^`\n]*`"
     r"|(?s:<function=(?:(?!<function=).)*?</function>)"
     r'|(?P<json>\[ARGS\]\s*+\{|\{(?=\s*+"(?:name|type|arguments|parameters)"))'
 )
-_MOST_MALFORMED = 100
-"""Number of malformed calls after which the search for thoughts ends: each may take as long as the
-text, and a text that repeats itself has thousands."""
+MOST_MALFORMED = 100
+"""Number of malformed calls after which a search for thoughts or calls ends: each may take as
+long as the text, and a text that repeats itself has thousands."""
 _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$\n?", re.MULTILINE)
 _FENCED_CODE = re.compile(r"```[ \t]*(?i:python3?|py3?)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _CLOSING_FENCE = re.compile(r"^```[ \t]*$\n?", re.MULTILINE)
@@ -105,8 +116,9 @@ def closed_at(text: str, at: int, closing: str) -> int:
 def split_reasoning(text: str, opening: str = "") -> tuple[str, str]:
     """Split a model's text into its reasoning and the rest, without the tags of the reasoning.
 
-    A thought runs from ``<think>`` to ``</think>``, or from ``[THINK]`` to ``[/THINK]`` (Mistral),
-    and may stand anywhere in the text. If the first tag is a closing one, the prompt has opened the
+    A thought runs from ``<think>`` to ``</think>``, from ``[THINK]`` to ``[/THINK]`` (Mistral),
+    from ``<|channel>thought`` to ``<channel|>`` (Gemma 4), or is gpt-oss's channel ``analysis``. It
+    may stand anywhere in the text. If the first tag is a closing one, the prompt has opened the
     thought. A thought without an end holds the rest of the text. Tags in well-formed calls and in
     code are not tags of thoughts. A text without reasoning stays unchanged.
 
@@ -125,7 +137,7 @@ def split_reasoning(text: str, opening: str = "") -> tuple[str, str]:
     for first, end in thoughts:
         kept += whole[at:first]
         at = max(at, end)
-    return "\n".join(inside), (kept + whole[at:]).lstrip()
+    return "\n".join(filter(None, inside)), (kept + whole[at:]).lstrip()
 
 
 def blank_reasoning(text: str, opening: str = "") -> str:
@@ -138,12 +150,12 @@ def blank_reasoning(text: str, opening: str = "") -> str:
 
 def _thoughts(text: str) -> list[tuple[int, int]]:
     """Start and end of each thought, with its tags."""
-    last = max(text.rfind("think>"), text.rfind("THINK]"))
+    last = max(text.rfind(mark) for mark in ("think>", "THINK]", "<|channel"))
     thoughts, at, malformed = list[tuple[int, int]](), 0, 0
     while at <= last and (mark := _MARK.search(text, at)) is not None:
         at = mark.end()
         if mark["opens"]:
-            closing = f"{mark[0][0]}/{mark[0][1:]}"
+            closing = _CLOSINGS[mark[0]]
             found = text.find(closing, at)
             at = found + len(closing) if found >= 0 else len(text)
             thoughts.append((mark.start(), at))
@@ -154,7 +166,7 @@ def _thoughts(text: str) -> list[tuple[int, int]]:
                 at = _DECODER.raw_decode(text, at - 1)[1]
             except (ValueError, RecursionError):
                 malformed += 1
-                if malformed == _MOST_MALFORMED:
+                if malformed == MOST_MALFORMED:
                     break
     return thoughts
 

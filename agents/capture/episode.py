@@ -164,7 +164,6 @@ class CapturedEpisode:
             prompt.context,
             completion,
             answer.turn,
-            ended=completion.finish_reason is FinishReason.STOP_TOKEN,
         )
         read = "\n".join(m.content for m in request.messages[cut.num_messages if cut else 0 :])
         now = asyncio.get_running_loop().time()
@@ -244,8 +243,8 @@ class CapturedEpisode:
                 return []
             # The most common case, and the quickest to render.
             if len(new) == 1 and new[0].role == "user" and len(new[0].fields) == 2:
-                return self.renderer.extend(new[0].content, ended=cut.ended, role=new[0].role)
-            return self.renderer.follow(rendered, ended=cut.ended)
+                return self.renderer.extend(new[0].content, last=cut.last, role=new[0].role)
+            return self.renderer.follow(rendered, last=cut.last)
         except ValueError as error:
             raise ApiError(400, str(error), param="messages") from error
 

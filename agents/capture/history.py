@@ -31,8 +31,8 @@ class Cut:
     answered: bool
     """Whether the position is after an answer. If False, the position is before a recorded answer,
     and the request samples another answer there."""
-    ended: bool = False
-    """Whether the answer's last token ends its message."""
+    last: int | None = None
+    """The answer's last token; None if there is none."""
 
 
 @dataclass(slots=True)
@@ -97,8 +97,6 @@ class History:
         context: Sequence[int],
         completion: Completion,
         turn: int,
-        *,
-        ended: bool,
     ) -> int:
         """Record an answer.
 
@@ -112,7 +110,6 @@ class History:
             context: the tokens between ``cut`` and the answer.
             completion: the answer.
             turn: the answer's number in the episode.
-            ended: whether the answer's last token ends its message.
 
         Returns:
             The index of the answer's conversation.
@@ -123,7 +120,7 @@ class History:
         segment.append_context(context, turn)
         before = Cut(index, len(keys) - 1, len(segment), turn, answered=False)
         segment.append_completion(completion, turn)
-        after = Cut(index, len(keys), len(segment), turn, answered=True, ended=ended)
+        after = Cut(index, len(keys), len(segment), turn, answered=True, last=completion.last_token)
         branch.cuts += [before, after]
         return index
 

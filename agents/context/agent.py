@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from agents.agent import ContextFull, TokenAgent
-from agents.completion import FinishReason, SamplingParams
+from agents.completion import SamplingParams
 from agents.context.settings import ContextConfig
 from agents.policy import Policy
 from agents.renderer import Renderer
@@ -141,8 +141,7 @@ class CompactingAgent(TokenAgent):
 
     def _request(self) -> list[int]:
         """The tokens that ask for a summary."""
-        ended = self.last is not None and self.last.finish_reason is FinishReason.STOP_TOKEN
-        return self.renderer.observe(self.compaction.instruction, ended=ended)
+        return self.renderer.observe(self.compaction.instruction, last=self._last_token())
 
     async def _summarize(self, request: Sequence[int]) -> int:
         """Sample a summary, begin a new segment, and return the number of trained tokens."""

@@ -72,7 +72,7 @@ def _move_probabilities(
     if history == "pb":
         before = renderer.begin(prompt(card, ""), None)
         before += renderer.splice(written(moves_after("")[0]))
-        before += renderer.observe(prompt(card, history), ended=False)
+        before += renderer.observe(prompt(card, history), last=None)
     else:
         before = renderer.begin(prompt(card, history), None)
     passes, bets = (

@@ -66,14 +66,18 @@ class Conversation:
         Uses the recorded tokens if they belong to ``renderer``; otherwise renders the texts.
         """
         segment, own = Segment(), self.tokenizer == renderer.identity
+        last: int | None = None
         for turn, exchange in enumerate(self.exchanges):
             known = exchange.token_ids if own else None
-            context, words = known or self._rendered(turn, renderer)
+            context, words = known or self._rendered(turn, renderer, last)
+            last = words[-1] if words else None
             segment.append_context(context, turn)
             segment.append_completion(unsampled(words), turn)
         return segment
 
-    def _rendered(self, turn: int, renderer: Renderer) -> tuple[Sequence[int], Sequence[int]]:
+    def _rendered(
+        self, turn: int, renderer: Renderer, last: int | None
+    ) -> tuple[Sequence[int], Sequence[int]]:
         exchange = self.exchanges[turn]
         context: Sequence[int]
         words: Sequence[int]
@@ -82,20 +86,14 @@ class Conversation:
         elif exchange.continues:
             context = renderer.splice(exchange.observation)
         else:
-            ended = self.exchanges[turn - 1].ended
-            context = renderer.observe(exchange.observation, ended=ended, role=exchange.role)
+            context = renderer.observe(exchange.observation, last=last, role=exchange.role)
         if exchange.prefill and not exchange.continues:
             opened = renderer.opening.rstrip().endswith(exchange.prefill.rstrip())
             context = [*context, *([] if opened else renderer.splice(exchange.prefill))]
-        if exchange.calls:
-            calls = [(name, json.loads(arguments)) for name, arguments in exchange.calls]
-            words = renderer.answer_with_calls(exchange.action, calls)
-        elif exchange.continues:
-            words = renderer.splice(exchange.action)
-        elif exchange.prefill:
-            words = renderer.answer(exchange.action)
-        else:
-            context, words = renderer.taught(context, exchange.action)
+        calls = [(name, json.loads(arguments)) for name, arguments in exchange.calls]
+        if calls or not (exchange.continues or exchange.prefill):
+            return renderer.taught(context, exchange.action, calls, ended=exchange.ended)
+        words = (renderer.splice if exchange.continues else renderer.answer)(exchange.action)
         return context, [*words, renderer.end_token_ids[0]] if exchange.ended else words
 
 

@@ -28,9 +28,9 @@ kernels round differently."""
 COPIES = 6
 """Number of models for which a rank's GPU needs room before they are divided: the policy, its
 reference, the critic's trunk, two of token rewards, and the room to divide them."""
-NOISE_MARGIN, SMALL_NOISE_MARGIN, SMALL_TOLERANCE = 4, 12, 5e-4
+NOISE_MARGIN, SMALL_NOISE_MARGIN, SMALL_TOLERANCE = 4, 12, 1e-3
 """The tolerance divided by the measured noise; the same where the tolerance then is at most
-``SMALL_TOLERANCE``, which a stale layer exceeds after one update."""
+``SMALL_TOLERANCE``, which most stale layers exceed after one update."""
 NOISE_ROWS, NOISE_TOKENS = 4, 48
 """Number and length of the random sequences on which noise is measured. With equal seeds, the first
 equals the prompt with which servers are probed."""

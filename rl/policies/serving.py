@@ -37,7 +37,7 @@ class ServerEngine(PolicyEngine):
     tolerance: float = 0.0
     """Maximum difference, in nats, between the log-probabilities of servers and learner after an
     update. 0 means four times the model's own noise, which is measured at the start, or 12 times
-    up to 5e-4, but at least 1e-4 for float32 and 0.25 for bfloat16."""
+    up to 1e-3, but at least 1e-4 for float32 and 0.25 for bfloat16."""
     start_s: float = 600.0
     """Seconds that a server may take to start."""
     load_s: float = 120.0

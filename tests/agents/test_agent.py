@@ -54,7 +54,7 @@ async def test_two_turns_as_list_algebra(renderer):
     action = await agent.act()
     assert (action, action.finish_reason) == ("42", "stop_token")
     agent.observe("Sure?", continues=False)
-    between = renderer.extend("Sure?", ended=True)
+    between = renderer.extend("Sure?", last=renderer.end_token_ids[0])
     action = await agent.act()
     assert (action, action.finish_reason) == ("No", "length")
 

@@ -46,12 +46,13 @@ def appended(renderer, system, turns, ended):
     tokens = []
     for number, (observation, answer) in enumerate(turns):
         messages.append({"role": "user", "content": observation})
-        grown = renderer.extend(observation, ended=ended) if number else renderer.start(messages)
+        last = renderer.end_token_ids[0] if ended else None
+        grown = renderer.extend(observation, last=last) if number else renderer.start(messages)
         tokens = tokens + grown + renderer.splice(answer)
         if ended:
             tokens.append(renderer.end_token_ids[0])
         messages.append({"role": "assistant", "content": answer})
-    tokens = tokens + renderer.extend("the last word", ended=ended)
+    tokens = tokens + renderer.extend("the last word", last=last)
     messages.append({"role": "user", "content": "the last word"})
     return tokens, messages
 
@@ -99,10 +100,10 @@ def test_a_chatml_conversation_token_by_token(make_tokenizer):
     opened = [*encode("\n"), start_id, *encode("user\nmore"), end_id, *encode("\n")]
     opened += [start_id, *encode("assistant\n")]
     # The policy ended its message itself: the end token is in the completion already.
-    assert renderer.extend("more", ended=True) == opened
+    assert renderer.extend("more", last=renderer.end_token_ids[0]) == opened
     # It ran out of tokens: the end token is part of what is appended.
-    assert renderer.extend("more", ended=False) == [end_id, *opened]
-    tool = renderer.extend("more", ended=True, role="tool")
+    assert renderer.extend("more", last=None) == [end_id, *opened]
+    tool = renderer.extend("more", last=renderer.end_token_ids[0], role="tool")
     assert tokenizer.decode(tool) == ("\n<|im_start|>tool\nmore<|im_end|>\n<|im_start|>assistant\n")
 
 
@@ -123,7 +124,7 @@ def test_the_extension_of_an_earlier_turn_is_never_rewritten(make_tokenizer):
     renderer = Renderer(make_tokenizer("forgetful"))
     turns = [("a", "<think>x</think>1"), ("b", "<think>y</think>2"), ("c", "3")]
     before, after = (appended(renderer, "rules", turns[:n], True)[0] for n in (2, 3))
-    shared = len(before) - len(renderer.extend("the last word", ended=True))
+    shared = len(before) - len(renderer.extend("the last word", last=renderer.end_token_ids[0]))
     assert after[:shared] == before[:shared]
 
 
@@ -143,7 +144,9 @@ def test_without_a_template_a_prompt_begins_as_each_text_does(make_tokenizer):
         start = renderer.start([user])
         assert start[:count] == tokenizer("Q").input_ids[:count] == first[:count]
         assert not set(first) & set(start[count:]), "text writes no special token"
-        assert not set(first) & set(renderer.extend("B", ended=True)), "no second beginning"
+        assert not set(first) & set(renderer.extend("B", last=renderer.end_token_ids[0])), (
+            "no second beginning"
+        )
 
 
 def test_without_a_template_messages_are_lines(make_tokenizer, caplog):
@@ -155,8 +158,8 @@ def test_without_a_template_messages_are_lines(make_tokenizer, caplog):
     decode = renderer.tokenizer.decode
     system = {"role": "system", "content": "Rules."}
     assert decode(renderer.start([system, {"role": "user", "content": "Q"}])) == "Rules.\nQ\n"
-    assert decode(renderer.extend("B", ended=False)) == "\nB\n"
-    assert decode(renderer.extend("B", ended=True)) == "\nB\n"
+    assert decode(renderer.extend("B", last=None)) == "\nB\n"
+    assert decode(renderer.extend("B", last=renderer.end_token_ids[0])) == "\nB\n"
     assert renderer.end_token_ids == (renderer.tokenizer.eos_token_id,)
     assert renderer.difference is None
 
@@ -222,15 +225,15 @@ def test_no_content_becomes_a_special_token(renderers, make_tokenizer, kind):
         innocent = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
         messages = [{"role": "system", "content": system}, {"role": "user", "content": observation}]
         assert specials(renderer.start(messages)) == specials(renderer.start(innocent))
-        assert specials(renderer.extend(observation, ended=False)) == specials(
-            renderer.extend("y", ended=False)
+        assert specials(renderer.extend(observation, last=None)) == specials(
+            renderer.extend("y", last=None)
         )
         assert specials(renderer.splice(observation)) == []
         if kind in ("tiny", "chatml", "forgetful", "plain"):
             # Nothing is lost: it is all there, as text.
             seen = observation.encode("utf-8", "backslashreplace").decode()
             seen = seen.replace("\ufdd0", r"\ufdd0").replace("\ufdd1", r"\ufdd1")
-            assert seen in tokenizer.decode(renderer.extend(observation, ended=False))
+            assert seen in tokenizer.decode(renderer.extend(observation, last=None))
             assert tokenizer.decode(renderer.splice(observation)) == seen
 
     check()
@@ -287,7 +290,7 @@ def test_a_special_token_in_a_text_that_the_template_edits(make_tokenizer):
     tokenizer.chat_template = tokenizer.chat_template.replace("m.content", "m.content | trim")
     renderer = Renderer(tokenizer)
     start, end = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
-    tokens = renderer.extend(" <|im_end|><|im_start|> ", ended=False)
+    tokens = renderer.extend(" <|im_end|><|im_start|> ", last=None)
     assert tokens.count(end) == 2
     assert tokens.count(start) == 2
     assert "user\n<|im_end|><|im_start|><|im_end|>\n" in tokenizer.decode(tokens)
@@ -328,7 +331,8 @@ def test_one_message_follows_as_an_observation_does(make_tokenizer, kind, ended)
     renderer = Renderer(make_tokenizer(kind))
     text = " <|im_end|> 6 x 7?\n"
     message = {"role": "user", "content": text}
-    assert renderer.follow([message], ended=ended) == renderer.extend(text, ended=ended)
+    last = renderer.end_token_ids[0] if ended else None
+    assert renderer.follow([message], last=last) == renderer.extend(text, last=last)
 
 
 def test_several_appended_messages_equal_a_new_rendering(make_tokenizer):
@@ -337,7 +341,7 @@ def test_several_appended_messages_equal_a_new_rendering(make_tokenizer):
     rest = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
     said = [{"role": "assistant", "content": "42"}]
     appended = renderer.start([first]) + renderer.splice("42")
-    assert appended + renderer.follow(rest, ended=False) == renderer.start([first, *said, *rest])
+    assert appended + renderer.follow(rest, last=None) == renderer.start([first, *said, *rest])
 
 
 def test_a_template_with_tools_shows_them(make_tokenizer):
@@ -361,4 +365,4 @@ def test_a_conversation_that_the_template_rejects_is_reported(make_tokenizer):
     )
     renderer = Renderer(tokenizer)
     with pytest.raises(ValueError, match=r"the chat template refuses.*no tools here"):
-        renderer.follow([{"role": "tool", "content": "x"}], ended=True)
+        renderer.follow([{"role": "tool", "content": "x"}], last=renderer.end_token_ids[0])

@@ -30,6 +30,7 @@ def call(at, **more):
     return {"type": "function", "function": {"name": "look", "arguments": {"at": at}}, **more}
 
 
+LOOKED = ("look", {"at": "Bako"})
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Bako or Vabo?"},
@@ -93,7 +94,7 @@ def test_messages_with_calls_come_back(renderer):
 
 def test_mistrals_calls_stand_behind_its_special_token(make_tokenizer):
     renderer = Renderer(make_tokenizer("mistral"))
-    tokens = renderer.answer_with_calls("", [("look", {"at": "Bako"})])
+    _, tokens = renderer.taught(renderer.start(MESSAGES[1:2]), "", [LOOKED], ended=False)
     marker = renderer.tokenizer.convert_tokens_to_ids("[TOOL_CALLS]")
     assert tokens[0] == marker and tokens.count(marker) == 1
     assert renderer.tokenizer.decode(tokens) == (
@@ -105,7 +106,7 @@ def test_mistrals_calls_stand_behind_its_special_token(make_tokenizer):
 def test_a_template_that_writes_no_calls_gets_them_in_words(make_tokenizer, kind):
     renderer = Renderer(make_tokenizer(kind))
     assert not renderer.template.writes_calls
-    tokens = renderer.answer_with_calls("So:", [("look", {"at": "Bako"})])
+    _, tokens = renderer.taught(renderer.start(MESSAGES[1:2]), "So:", [LOOKED], ended=False)
     assert renderer.tokenizer.decode(tokens) == (
         'So:\n<tool_call>\n{"name": "look", "arguments": {"at": "Bako"}}\n</tool_call>'
     )

@@ -104,8 +104,10 @@ def test_every_answer_begins_with_the_prefill(make_tokenizer, kind, prefill, ope
     decode = tokenizer.decode
     assert renderer.opening == opening
     assert decode(renderer.start(QUESTION)).endswith(opening)
-    assert decode(renderer.extend("more", ended=True)).endswith(opening)
-    assert not decode(renderer.extend("more", ended=True)).startswith(opening or "?")
+    assert decode(renderer.extend("more", last=renderer.end_token_ids[0])).endswith(opening)
+    assert not decode(renderer.extend("more", last=renderer.end_token_ids[0])).startswith(
+        opening or "?"
+    )
     for text in (f"{opening}a", f"{opening.rstrip()}a"):
         assert decode(renderer.answer(text)).strip() == "a"
     assert decode(renderer.answer("b")) == "b"
@@ -216,12 +218,16 @@ def test_a_published_prompt_to_the_letter(make_tokenizer, name):
     def appending_equals_rendering_anew(answers):
         tokens, messages = [], []
         for answer in answers:
-            grown = renderer.extend("more", ended=True) if tokens else renderer.start(QUESTION)
+            grown = (
+                renderer.extend("more", last=renderer.end_token_ids[0])
+                if tokens
+                else renderer.start(QUESTION)
+            )
             messages.append({"role": "user", "content": "more"} if tokens else QUESTION[0])
             tokens = [*tokens, *grown, *renderer.splice(answer), renderer.end_token_ids[0]]
             said = renderer.opening + answer
             messages.append({"role": "assistant", "content": said})
-        tokens += renderer.extend("end", ended=True)
+        tokens += renderer.extend("end", last=renderer.end_token_ids[0])
         messages.append({"role": "user", "content": "end"})
         anew = tokenizer.decode(renderer.start(messages))
         assert tokenizer.decode(tokens) == anew

@@ -116,7 +116,7 @@ async def test_math_takes_parallel_calls_in_a_models_own_format(make_tokenizer, 
 def test_how_results_stand_in_each_format(make_tokenizer):
     results = ToolResults.of([("a", "1"), ("b", "2")])
     read = {
-        kind: renderer.tokenizer.decode(renderer.observe(results, ended=True))
+        kind: renderer.tokenizer.decode(renderer.observe(results, last=renderer.end_token_ids[0]))
         for kind in CALLS
         for renderer in [Renderer(make_tokenizer(kind))]
     }
@@ -144,7 +144,7 @@ def test_no_result_writes_a_special_token(make_tokenizer, kind):
     added = renderer.tokenizer.added_tokens_decoder
 
     def specials(text):
-        tokens = renderer.observe(ToolResults.of([("a", text), ("b", text)]), ended=False)
+        tokens = renderer.observe(ToolResults.of([("a", text), ("b", text)]), last=None)
         return [token for token in tokens if token in added and added[token].special]
 
     innocent = specials("x")
@@ -166,7 +166,7 @@ def test_a_template_without_tools_gets_them_in_words(make_tokenizer, kind):
     prompt = decode(renderer.begin("Q", "Rules.", [schema]))
     assert prompt.index("Rules.") < prompt.index(json.dumps(schema)) < prompt.index("Q")
     assert '<tool_call>\n{"name"' in prompt
-    read = decode(renderer.observe(ToolResults.of([("look", "1")]), ended=True))
+    read = decode(renderer.observe(ToolResults.of([("look", "1")]), last=renderer.end_token_ids[0]))
     assert "<tool_response>\n1\n</tool_response>" in read
 
 
@@ -192,7 +192,7 @@ def test_templates_that_publishers_ship_list_tools_and_hold_results(make_tokeniz
         assert renderer.takes_tools, name
         assert '"look"' in tokenizer.decode(renderer.begin("Q", "Rules.", [schema])), name
         results = ToolResults.of([("look", "first"), ("look", "second")])
-        read = tokenizer.decode(renderer.observe(results, ended=True))
+        read = tokenizer.decode(renderer.observe(results, last=renderer.end_token_ids[0]))
         assert read.index("first") < read.index("second"), name
 
 

@@ -45,10 +45,14 @@ def test_sampled_tokens_stay_and_the_others_come_from_the_template(renderers, ma
         tokens, innocent = [], []
         for number, (observation, answer) in enumerate(turns):
             messages.append({"role": "user", "content": observation})
-            grown = renderer.extend(observation, ended=True) if number else renderer.start(messages)
+            grown = (
+                renderer.extend(observation, last=renderer.end_token_ids[0])
+                if number
+                else renderer.start(messages)
+            )
             sampled = [*renderer.splice(answer), renderer.end_token_ids[0]]
             innocent += specials(
-                renderer.extend("x", ended=True)
+                renderer.extend("x", last=renderer.end_token_ids[0])
                 if number
                 else renderer.start(
                     [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
@@ -60,7 +64,7 @@ def test_sampled_tokens_stay_and_the_others_come_from_the_template(renderers, ma
             messages.append({"role": "assistant", "content": answer})
         # No text became a special token, whatever it says.
         assert specials(tokens) == innocent
-        tokens = tokens + renderer.extend("end", ended=True)
+        tokens = tokens + renderer.extend("end", last=renderer.end_token_ids[0])
         anew = renderer.start([*messages, {"role": "user", "content": "end"}])
         expected = decode(anew)
         if kind == "distill":
@@ -84,7 +88,9 @@ def test_without_a_system_role_the_rules_lead_the_first_user_message(make_tokeni
     rules, question = {"role": "system", "content": "Rules."}, {"role": "user", "content": "Q"}
     folded = renderer.start([{"role": "user", "content": "Rules.\n\nQ"}])
     assert renderer.start([rules, question]) == folded
-    assert "Rules." not in renderer.tokenizer.decode(renderer.extend("more", ended=True))
+    assert "Rules." not in renderer.tokenizer.decode(
+        renderer.extend("more", last=renderer.end_token_ids[0])
+    )
     # Rules alone are a user's message.
     assert renderer.start([rules]) == renderer.start([{"role": "user", "content": "Rules."}])
     assert FOLDED in renderer.notices
@@ -137,6 +143,6 @@ def test_templates_that_publishers_ship_hold_turns(make_tokenizer):
         renderer = Renderer(tokenizer)
         messages = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Q"}]
         tokens = [*renderer.start(messages), *renderer.splice("A"), renderer.end_token_ids[0]]
-        tokens += renderer.extend("more", ended=True)
+        tokens += renderer.extend("more", last=renderer.end_token_ids[0])
         text = tokenizer.decode(tokens)
         assert text.index("Rules.") < text.index("Q") < text.index("more"), name

@@ -3,7 +3,7 @@
 ``pytest`` leaves out slow tests. ``pytest --whole`` runs every test, and so does ``pytest`` with a
 path, ``-k`` or ``-m``: every test that these select.
 
-A test is slow if it has the marker ``slow``, or if ``tests/durations.json`` says that the test or
+A test is slow if it has the marker ``slow`` or ``nightly``, or if ``tests/durations.json`` says that the test or
 one of its fixtures takes long. ``pytest --whole --record-durations`` on a quiet machine writes the
 file. A test that is not in the file is quick. The marker ``quick`` keeps a slow test in the quick
 set: of an area whose tests are all slow, one test has it. A file in which every test is recorded as
@@ -86,7 +86,8 @@ class SlowTests:
         """Whether the test has the marker, is recorded as slow, or needs a slow fixture."""
         if item.get_closest_marker("quick"):
             return False
-        if item.get_closest_marker("slow") or key_of_test(item.nodeid) in self.slow:
+        marked = any(map(item.get_closest_marker, ("slow", "nightly")))
+        if marked or key_of_test(item.nodeid) in self.slow:
             return True
         if not isinstance(item, pytest.Function):
             return False

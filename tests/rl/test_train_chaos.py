@@ -25,6 +25,7 @@ def vllm_python():
     return given or sys.executable
 
 
+@pytest.mark.nightly
 def test_every_task_is_learned_once_and_nothing_is_left_whatever_happens(
     tmp_path, vllm_python, plugged, monkeypatch
 ):

@@ -50,7 +50,7 @@ def same(out: Path, whole: Path) -> bool:
     return equal
 
 
-@pytest.mark.parametrize("kind", ["change", "second"])
+@pytest.mark.parametrize("kind", [pytest.param("change", marks=pytest.mark.nightly), "second"])
 def test_a_run_killed_at_any_instant_ends_with_the_same_weights(words, tmp_path, kind):
     whole = tmp_path / "whole"
     assert main(words(whole, **SHARED | EXACT)) == 0

@@ -141,7 +141,7 @@ async def test_a_context_begins_with_the_task_the_summary_and_the_observation(re
     [trajectory], [said] = group.trajectories, policy.said.values()
     summaries = [answer for _, sampling, answer in said if sampling.max_tokens == 16]
     assert len(summaries) == len(trajectory.segments) - 1
-    ask = renderer.extend(ASK, ended=True)
+    ask = renderer.extend(ASK, last=renderer.end_token_ids[0])
     for segment, following, summary in zip(
         trajectory.segments, trajectory.segments[1:], summaries, strict=False
     ):

@@ -272,7 +272,7 @@ def test_the_reasons_without_a_network_are_the_others(tmp_path):
     assert refusal_with_network(task) == refusal_without_network(task) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_check_env_holds_and_the_solution_is_the_gold_policy(works, tmp_path):
     env = envs.make("harbor", tasks=write_tasks(tmp_path), split="all", backend="sandbox")
     try:

@@ -180,6 +180,7 @@ async def _free_cpus():
     return free
 
 
+@pytest.mark.nightly
 def test_preferences_are_learned_by_ranks_on_ray(toy_model, tmp_path, capfd):
     """As by one process here; the command starts Ray and ends it."""
     data = tmp_path / "pairs.jsonl"

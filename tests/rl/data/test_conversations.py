@@ -84,7 +84,9 @@ def test_an_authors_words_and_end_tokens_are_trained_and_nothing_else(renderer):
     assert masked(renderer, segment) == ["one<|end|>", "two<|end|>"]
     assert [segment.turn_ids.count(turn) for turn in (0, 1)] == [
         len(renderer.start(whole[:2])) + len(renderer.splice("one")) + 1,
-        len(renderer.extend("2?", ended=True)) + len(renderer.splice("two")) + 1,
+        len(renderer.extend("2?", last=renderer.end_token_ids[0]))
+        + len(renderer.splice("two"))
+        + 1,
     ]
 
 

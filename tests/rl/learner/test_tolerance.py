@@ -88,8 +88,9 @@ def test_the_tolerance_grows_with_the_models_noise():
 
 @pytest.mark.parametrize(
     ("noise", "tolerance"),
-    # Gemma 3 270M: on AMD, where a right server differs by 2.8e-4, and on Intel (1.7e-4).
-    [(1e-6, 1e-4), (4e-5, 4.8e-4), (1e-4, 5e-4), (1e-3, 4e-3)],
+    # Gemma 3 270M: on AMD, where a right server differs by 2.8e-4, while its adapter is trained
+    # (6.2e-4), and on Intel (1.7e-4).
+    [(1e-6, 1e-4), (4e-5, 4.8e-4), (6.7e-5, 8.04e-4), (1e-4, 1e-3), (1e-3, 4e-3)],
 )
 def test_a_right_server_passes_and_a_stale_layer_does_not(monkeypatch, noise, tolerance):
     """After one update at 1e-6, a stale layer of Gemma 3 270M differs by 7e-4 or more."""

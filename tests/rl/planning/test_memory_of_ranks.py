@@ -99,6 +99,7 @@ def test_what_stays_is_divided_by_the_ranks(name):
         assert plan.resident + plan.gradients == pytest.approx(16 * count / ranks, rel=0.01)
 
 
+@pytest.mark.nightly
 def test_gathered_weights_are_freed_layer_by_layer():
     """Of 24 layers, at most three are gathered at once, beside the embedding."""
     config = shape(vocab_size=300, num_hidden_layers=24)

@@ -77,7 +77,10 @@ def parameters(size: str) -> int:
     return tables * 151936 * width + depth * layer + width
 
 
-@pytest.mark.parametrize("size", SHAPES)
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param(size, marks=[pytest.mark.nightly] if size == "8B" else []) for size in SHAPES],
+)
 def test_what_stays_in_memory_is_parameters_times_bytes(size):
     found = memory_of(qwen3(size), memory=AGAIN, row=64)
     count = parameters(size)
@@ -409,7 +412,7 @@ UPDATE = """
 """
 
 
-@pytest.mark.parametrize("checkpointing", ["off", "on"])
+@pytest.mark.parametrize("checkpointing", ["off", pytest.param("on", marks=pytest.mark.nightly)])
 def test_the_plan_agrees_with_the_peak_of_a_process(checkpointing):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(UPDATE), checkpointing],

@@ -105,7 +105,7 @@ async def test_the_trained_role_reads_the_partner_and_only_its_own_tokens_are_tr
     said = [*renderer.splice("4"), end]
     expected = renderer.begin("The guest wants 3.", RULES["cook"])
     mask = [0] * len(expected) + [1] * len(said)
-    after = renderer.observe("The guest wants 8.", ended=True)
+    after = renderer.observe("The guest wants 8.", last=renderer.end_token_ids[0])
     assert list(segment.token_ids) == [*expected, *said, *after, *said]
     assert list(segment.loss_mask) == [*mask, *[0] * len(after), *[1] * len(said)]
     assert segment.role == "cook"

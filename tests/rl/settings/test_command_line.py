@@ -696,7 +696,9 @@ def numeric(config_type, chosen, prefix=""):
     [
         (TrainConfig, "env=code-sandbox partner=local partner.role=user"),
         (TrainConfig, "env=swe-mini policy=vllm-server algo=ppo"),
-        (TrainConfig, "env=code-sandbox policy=openai algo=dapo"),
+        pytest.param(
+            TrainConfig, "env=code-sandbox policy=openai algo=dapo", marks=pytest.mark.nightly
+        ),
         (SFTConfig, "env=code-sandbox model=m"),
         (DPOConfig, "data=d model=m"),
         (RewardModelConfig, "data=d model=m"),

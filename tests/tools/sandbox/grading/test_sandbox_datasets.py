@@ -159,6 +159,7 @@ async def test_forgeries_fail(sandbox, tasks, forgery):
     assert await passing(sandbox, tasks, FORGERIES[forgery]) == []
 
 
+@pytest.mark.nightly
 async def test_one_changed_answer_fails(sandbox, tasks):
     limit = asyncio.Semaphore(4)
 

@@ -72,7 +72,7 @@ async def test_a_kill_with_sixteen_in_flight_costs_no_verdict(make, kill):
         assert [result.stdout for result in results[11:]] == ["2\n"] * 5
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.nightly)])
 async def test_kills_at_random_moments_make_no_answer_wrong(make, kill, count):
     rng = random.Random(count)
     answered = killed = 0

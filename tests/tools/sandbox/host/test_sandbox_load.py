@@ -74,7 +74,7 @@ async def test_cancelled_runs_grades_and_calls_return_their_permits(two):
     assert (await two.health()).sessions == 0
 
 
-@pytest.mark.parametrize("askers", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("askers", [200, pytest.param(2000, marks=pytest.mark.nightly)])
 async def test_thousands_of_callers_are_all_answered(askers, monkeypatch):
     """Zygotes are replaced many times meanwhile, and each caller gets its own answer."""
     monkeypatch.setattr(executor, "RECYCLE_AFTER", 20)
