@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.renderer import FOLDED, FORGETS, REWRITES, Renderer
+from benchmarks.models.templates import EQUAL, REFUSED, verdicts_of
 
 KINDS = ["gemma", "mistral", "llama", "hermes", "distill"]
 TEXT = st.text(
@@ -118,31 +119,17 @@ def test_a_notice_reports_a_template_that_rewrites_turns(make_tokenizer):
     assert "42!" in notice
 
 
-def test_templates_that_publishers_ship_hold_turns(make_tokenizer):
+def test_templates_that_publishers_ship_are_followed():
     found = importlib.util.find_spec("trl")
     if found is None or found.origin is None:
         pytest.skip("TRL, which carries published templates, is not installed")
     folder = Path(found.origin).parent / "chat_templates"
-    names = [
-        "gemma",
-        "gemma3",
-        "qwen2_5",
-        "qwen3",
-        "llama3_1",
-        "llama3_2",
-        "phi3",
-        "deepseek_r1_distill",
-    ]
-    present = [name for name in names if (folder / f"{name}.jinja").is_file()]
-    if not present:
+    if not (sources := sorted(folder.glob("*.jinja"))):
         pytest.skip("this TRL carries no templates")
-    for name in present:
-        tokenizer = make_tokenizer("hermes")
-        tokenizer.chat_template = (folder / f"{name}.jinja").read_text(encoding="utf-8")
-        tokenizer.add_special_tokens({"bos_token": "<|im_start|>"})
-        renderer = Renderer(tokenizer)
-        messages = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Q"}]
-        tokens = [*renderer.start(messages), *renderer.splice("A"), renderer.end_token_ids[0]]
-        tokens += renderer.extend("more", last=renderer.end_token_ids[0])
-        text = tokenizer.decode(tokens)
-        assert text.index("Rules.") < text.index("Q") < text.index("more"), name
+    wrong = [
+        f"{path.stem}: {name}: {verdict}"
+        for path in sources
+        for name, verdict in verdicts_of(path.read_text(encoding="utf-8"))
+        if not verdict.startswith((EQUAL, REFUSED))
+    ]
+    assert wrong == []

@@ -3,11 +3,11 @@
 ``pytest`` leaves out slow tests. ``pytest --whole`` runs every test, and so does ``pytest`` with a
 path, ``-k`` or ``-m``: every test that these select.
 
-A test is slow if it has the marker ``slow`` or ``nightly``, or if ``tests/durations.json`` says that the test or
-one of its fixtures takes long. ``pytest --whole --record-durations`` on a quiet machine writes the
-file. A test that is not in the file is quick. The marker ``quick`` keeps a slow test in the quick
-set: of an area whose tests are all slow, one test has it. A file in which every test is recorded as
-slow is not even imported.
+A test is slow if it has the marker ``slow`` or ``nightly``, or if ``tests/durations.json`` says
+that the test or one of its fixtures takes long. ``pytest --whole --record-durations`` on a quiet
+machine writes the file. A test that is not in the file is quick. The marker ``quick`` keeps a slow
+test in the quick set: of an area whose tests are all slow, one test has it. A file in which every
+test is recorded as slow is not even imported.
 """
 
 from __future__ import annotations

@@ -64,6 +64,25 @@ A, B = ("search", {"query": "a"}), ("add", {"x": 1, "y": [2]})
             '{"name": "add", "parameters": {"x": 1, "y": [2]}}',
             [A, B],
         ),
+        (
+            "Both.<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>a</arg_value>\n</tool_call>"
+            "<tool_call>add\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n<arg_key>y</arg_key>\n"
+            "<arg_value>[2]</arg_value>\n</tool_call>",
+            [A, B],
+        ),
+        (
+            '<|tool_call>call:search{query:<|"|>a<|"|>}<tool_call|>'
+            "<|tool_call>call:add{x:1,y:[2]}<tool_call|>",
+            [A, B],
+        ),
+        (
+            "<|channel|>analysis<|message|>First to=functions.add<|message|>{}.<|end|>"
+            "<|start|>assistant<|channel|>commentary to=functions.search <|constrain|>json"
+            '<|message|>{"query": "a"}',
+            [A],
+        ),
+        (' to=functions.search<|channel|>commentary json<|message|>{"query": "a"}', [A]),
+        ("Send it to=functions.search, please.", []),
     ],
 )
 def test_calls_of_every_format(text, calls):
