@@ -146,10 +146,12 @@ def _taught(renderer: Renderer, text: str) -> str:
     conversation = Conversation((Exchange(observation=_QUESTION, action=text),))
     segment = conversation.to_segment(renderer)
     question = {"role": "user", "content": _QUESTION}
-    found = []
-    for said in ({"content": text}, *({"content": _ANSWER, field: _WORDS} for field in THOUGHTS)):
+    # Where a template reads thoughts from a field, that is its form of a thought.
+    fields = [{"content": _ANSWER, field: _WORDS} for field in THOUGHTS if text != _ANSWER]
+    found: list[str] = []
+    for said in (*fields, {"content": text}):
         anew = _rendered(renderer, [question, {"role": "assistant", **said}], prompt=False)
-        if (_WORDS in anew) == (text != _ANSWER):
+        if (_WORDS in anew) == (text != _ANSWER) and not (found and said["content"] == text):
             found.append(_compared(renderer, segment.token_ids, anew))
     if not found:
         first = _rendered(renderer, [question], prompt=True)

@@ -38,6 +38,15 @@ HEADERS = (
     "{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+# As GLM-4.5's, for training: an answer has the role behind it, which then is not written again.
+ROLE_AHEAD = HEADERS.replace(
+    "<|assistant|>\n<think></think>\n{{ m.content }}",
+    "<|assistant|>\n<think></think>\n{{ m.content }}{{ '' if m.tool_calls else '<|user|>' }}",
+).replace(
+    "{{ {'tool': '<|observation|>', 'user': '<|user|>'}[m.role] }}",
+    "{{ '<|observation|>' if m.role == 'tool' and messages[loop.index0 - 1].tool_calls"
+    " else '<|user|>' if loop.first }}",
+)
 CALLS_FIRST = (
     "<bos>{% if tools %}<|turn>system\n{{ tools | tojson }}<turn|>\n{% endif %}"
     f"{ROLES}{{% if m.role == 'tool' %}}{{% else %}}"
@@ -79,6 +88,7 @@ TEXT_ARGUMENTS = (
 FORMS = {
     "channels": CHANNELS,
     "headers": HEADERS,
+    "headers ahead": ROLE_AHEAD,
     "calls first": CALLS_FIRST,
     "opens a thought": OPENS,
     "an empty thought": EMPTY,
