@@ -28,7 +28,7 @@ from rl.learner.seam import Host
 from rl.learner.settings import LocalLearnerConfig
 from rl.preferences.policy_reward import PolicyReward
 from rl.preferences.process_rewards import ProcessUpdater
-from rl.preferences.reward_model import RewardModel
+from rl.preferences.reward_model import RewardModel, choose_padding
 from rl.preferences.updater import PreferenceUpdater
 from rl.settings.finetuning import DPOConfig, RewardModelConfig
 
@@ -122,6 +122,7 @@ class LocalPreferences(Generic[T_contra]):
             self._rewarder = PolicyReward(model, config.beta, config.reduction, **shared)
         else:
             self._rewarder = RewardModel.from_causal(model, **shared)
+            choose_padding(self._rewarder.model, spec.tokenizer)
             if config.process:
                 self._rewarder.of_steps, train = True, ProcessUpdater
         self._updater = train(self._rewarder, config.optimizer, config.micro_batch_tokens, world)

@@ -11,8 +11,14 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from agents.renderer import Renderer
 from agents.segment import Segment
 from rl.learner.memory.activations import check_layers, checkpointed_layers
 from rl.learner.memory.fused import fuse
@@ -121,7 +127,9 @@ class RewardModel:
     """Scores an answer by a linear head on the hidden state of its last token.
 
     The model is transformers' sequence classifier with one label, a format shared with TRL and
-    other libraries. The head is computed in float32, whatever the model's type.
+    other libraries. As there, the last token is the last one that is not the model's padding: where
+    a classifier pads with the token that ends answers, it reads the token before. The head is
+    computed in float32, whatever the model's type.
 
     Args:
         model: a sequence classifier with one label. It is not copied.
@@ -239,10 +247,13 @@ class RewardModel:
     def score(self, segments: Sequence[Segment]) -> Tensor:
         """The score of each answer, at its last token with loss_mask 1. ``[K]`` float64.
 
+        Tokens of padding at its end are skipped.
+
         Raises:
             ValueError: an answer has no token with loss_mask 1.
         """
-        return self.score_steps(segments, [[_last(segment.loss_mask)] for segment in segments])
+        pad = self.model.config.get_text_config().pad_token_id
+        return self.score_steps(segments, [[_last(segment, pad)] for segment in segments])
 
     def score_steps(self, segments: Sequence[Segment], ends: Sequence[Sequence[int]]) -> Tensor:
         """The scores at several tokens of each answer, in one forward pass.
@@ -274,9 +285,26 @@ def _head(model: PreTrainedModel) -> nn.Linear:
     return head
 
 
-def _last(loss_mask: Sequence[int]) -> int:
-    """The last position with loss_mask 1."""
-    for position in reversed(range(len(loss_mask))):
-        if loss_mask[position]:
-            return position
-    raise ValueError("an answer has no token of its own: there is nothing to reward")
+def choose_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Set the token that pads a reward model's batches, in its configuration and its tokenizer.
+
+    Transformers' classifiers read the last token that is not padding. It is the tokenizer's padding
+    token, or else another special token that ends no answer. Without one, the token that ends
+    answers pads batches, and the token before it is read.
+    """
+    ends = Renderer(tokenizer).end_token_ids
+    special = [n for n, token in tokenizer.added_tokens_decoder.items() if token.special]
+    special.sort(key=lambda n: "pad" not in tokenizer.added_tokens_decoder[n].content)
+    rows = model.get_input_embeddings().num_embeddings
+    known = [n for n in (tokenizer.pad_token_id, tokenizer.unk_token_id, *special) if n is not None]
+    chosen = next((n for n in known if n not in ends and n < rows), tokenizer.eos_token_id)
+    model.config.get_text_config().pad_token_id = chosen
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(chosen)
+
+
+def _last(segment: Segment, pad: int | None) -> int:
+    """The last position with loss_mask 1, or the last one before it that is not padding."""
+    if 1 not in segment.loss_mask:
+        raise ValueError("an answer has no token of its own: there is nothing to reward")
+    last = max(at for at, own in enumerate(segment.loss_mask) if own)
+    return next((at for at in range(last, 0, -1) if segment.token_ids[at] != pad), 0)
