@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -146,10 +147,7 @@ def read_adapter(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
         ValueError: the adapter cannot be read, or belongs to another model.
     """
     path = folder / ADAPTER_WEIGHTS
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    weights = _read(path)
     shapes = {name: tensor.shape for name, tensor in trained_state(model).items()}
     found = {name: tensor.shape for name, tensor in weights.items()}
     differs = next((n for n in {**shapes, **found} if shapes.get(n) != found.get(n)), None)
@@ -209,23 +207,56 @@ def merged(base: PreTrainedModel, folder: str) -> PreTrainedModel:
     """
     if importlib.util.find_spec("peft") is None:
         raise ValueError(f"model ({folder}) is an adapter, which {NOT_INSTALLED}")
-    from peft import PeftConfig
-    from peft.tuners.lora import LoraModel
+    from peft import (
+        PeftConfig,
+        get_peft_model,
+        get_peft_model_state_dict,
+        set_peft_model_state_dict,
+    )
 
     home = Path(folder).expanduser()
     try:
         config = PeftConfig.from_pretrained(str(home))
-        # PEFT draws initial values from torch's global generator before the saved ones are read.
-        with torch.random.fork_rng(devices=[]):
-            tuner = LoraModel(base, config, _ADAPTER)
-        load_trained_state(base, read_adapter(home, base))
-    except (OSError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        # PEFT draws initial values from torch's global generator before the saved ones are read. It
+        # warns of what it reads in transformers, and of ties, which are undone here.
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
+            adapted = get_peft_model(base, config)
+            weights = _read(home / ADAPTER_WEIGHTS)
+            names = set(set_peft_model_state_dict(adapted, weights).unexpected_keys)
+            fresh = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+            if differs := sorted(names | (set(fresh) - set(weights))):
+                raise ValueError(f"it is the adapter of another model: it differs by {differs[0]}")
+            _untie(base)
+            model: PreTrainedModel = adapted.merge_and_unload()
+    except (OSError, TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
         raise ValueError(
-            f"model ({folder}) is an adapter that cannot be used ({reason})"
+            f"model ({folder}) is an adapter that cannot be used ({reason[:300]})"
         ) from error
-    model: PreTrainedModel = tuner.merge_and_unload()
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is not embedding.weight:
+        model.config.get_text_config().tie_word_embeddings = False
+        model.config.tie_word_embeddings = False
     return model
+
+
+def _untie(model: PreTrainedModel) -> None:
+    """Give a head of its own to a model whose adapter changes the head or the embedding alone."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [model.get_output_embeddings(), model.get_input_embeddings()]
+    if not any(isinstance(layer, BaseTunerLayer) for layer in layers):
+        return
+    head, embedding = (getattr(layer, "base_layer", layer) for layer in layers)
+    if head.weight is embedding.weight:
+        head.weight = nn.Parameter(head.weight.detach().clone())
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def _is_adapters(name: str) -> bool:

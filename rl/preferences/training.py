@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -98,8 +99,10 @@ def open_material(
             learned, held_out = ([text.tokenized(renderer) for text in part] for part in parts)
         except ValueError as error:
             raise UsageError(f"data ({config.data}): {error}") from error
-        segments = [s for c in (*learned, *held_out) for s in c.segments]
-        check_lengths(learner.context_window, segments)
+        rows = {id(text): f"row {n} of {len(texts)}" for n, text in enumerate(texts, start=1)}
+        for text, tokens in zip(chain(*parts), (*learned, *held_out), strict=True):
+            names = [rows[id(text)]] * len(tokens.segments)
+            check_lengths(learner.context_window, tokens.segments, names)
         report(f"{len(learned)} rows to learn from, {len(held_out)} held out")
         yield Material(learner, renderer, learned, held_out)
 

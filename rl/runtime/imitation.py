@@ -126,16 +126,24 @@ async def make_steps(
     return losses
 
 
-def check_lengths(window: int, segments: Sequence[Segment]) -> None:
+def check_lengths(
+    window: int, segments: Sequence[Segment], names: Sequence[str] | None = None
+) -> None:
     """Check that no segment is longer than the model's context window.
+
+    Args:
+        window: the model's context window, in tokens.
+        segments: the conversations.
+        names: what a message calls each of them; None for their numbers.
 
     Raises:
         UsageError: a segment is too long. The message names the first.
     """
-    for number, segment in enumerate(segments, start=1):
+    for number, segment in enumerate(segments):
         if len(segment) > window:
+            name = names[number] if names else f"conversation {number + 1} of {len(segments)}"
             raise UsageError(
-                f"conversation {number} of {len(segments)} has {len(segment)} tokens, more than "
+                f"{name} has {len(segment)} tokens, more than "
                 f"the model's window of {window}: shorten it, or take a model with a larger window "
                 f"(of model=tiny, tiny.context_length)"
             )

@@ -86,6 +86,17 @@ def test_a_reward_model_learns_preferences_and_is_centred(
     assert rewarder.bias == pytest.approx(reported["reward_bias"])
 
 
+def test_a_row_that_is_too_long_is_named_by_its_place_in_the_file(
+    toy_model, preferences, tmp_path, capfd
+):
+    lines = preferences.read_text().splitlines()
+    lines[12] = json.dumps(json.loads(lines[12]) | {"rejected": "0" * 5000})
+    preferences.write_text("\n".join(lines))
+    words = [f"model={toy_model}", f"data={preferences}", f"out={tmp_path}/rm"]
+    assert rl.reward_model.main(words) == 1
+    assert "error: row 13 of 162 has 50" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
