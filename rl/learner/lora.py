@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rl.learner.linear import linear_layers, read_elsewhere
 from rl.settings.lora import ADAPTER_CONFIG, LoraConfig, is_adapter
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -28,6 +30,7 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 NOT_INSTALLED = "needs PEFT: pip install 'turnwise[lora]'"
 _PREFIX = "base_model.model."
 """Prefix of each tensor's name in an adapter's file, from PEFT's wrapper around the model."""
+logger = logging.getLogger(__name__)
 _ADAPTER = "default"
 """PEFT's default name of an adapter. The names of tensors in an adapter's file lack it."""
 
@@ -64,13 +67,13 @@ def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: i
         seed: seed of the initial values of A; B starts at 0.
 
     Raises:
-        ValueError: a target is not a linear layer of the model.
+        ValueError: a target is not a linear layer of the model, or cannot be adapted.
     """
     from peft import LoraConfig as PeftLoraConfig
     from peft import inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
 
-    targets = _targets(model, settings)
+    linear, targets = _ends(linear_layers(model)), _targets(model, settings)
     adapter = PeftLoraConfig(
         r=settings.rank,
         lora_alpha=settings.scale,
@@ -83,6 +86,12 @@ def add_adapter(model: PreTrainedModel, settings: LoraConfig, base: str, seed: i
         # All other weights are frozen. PEFT's function, not the model's method: a release of
         # transformers may refuse every published release of PEFT.
         inject_adapter_in_model(adapter, model, _ADAPTER)
+    made = {name.split(".lora_A.")[0] for name, _ in model.named_parameters() if ".lora_A." in name}
+    if made != (chosen := {name for name, end in linear.items() if end in targets}):
+        raise ValueError(
+            f"PEFT adapts other layers of {type(model).__name__} than were chosen, such as "
+            f"{min(made ^ chosen)}: leave its name out of lora.targets"
+        )
     cast_adapter_dtype(model, _ADAPTER)
     local = Path(base).expanduser()
     adapter.base_model_name_or_path = str(local.resolve()) if local.is_dir() else base
@@ -268,20 +277,48 @@ def _name_in_file(name: str) -> str:
 
 
 def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:
-    """Last parts of the names of the layers that get an adapter, such as ``q_proj``."""
-    head = model.get_output_embeddings()
-    linear = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head
-    }
+    """Ends of the names of the layers that get an adapter, such as ``q_proj``."""
+    linear = _ends(linear_layers(model))
     if not linear:
         raise ValueError(
             f"lora.rank ({settings.rank}) must be 0: {type(model).__name__} has no linear layer "
             "but its head"
         )
+    known = set(linear.values())
+    unfit = _unfit(model, known)
     for target in settings.targets:
-        if target not in linear:
-            known = ", ".join(sorted(linear))
-            raise ValueError(f"lora.targets ({target}) must be among the linear layers: {known}")
-    return sorted(settings.targets or linear)
+        if target not in known:
+            names = ", ".join(sorted(known))
+            raise ValueError(f"lora.targets ({target}) must be among the linear layers: {names}")
+        if target in unfit:
+            raise ValueError(
+                f"lora.targets ({target}) cannot be adapted in {type(model).__name__}: "
+                f"{unfit[target]}; leave it out"
+            )
+    if settings.targets:
+        return sorted(settings.targets)
+    for reason in dict.fromkeys(unfit.values()):
+        ends = sorted(end for end in unfit if unfit[end] == reason)
+        count = sum(end in ends for end in linear.values())
+        logger.warning("%d layers (%s) get no adapter: %s", count, ", ".join(ends), reason)
+    return sorted(known - set(unfit))
+
+
+def _ends(names: Iterable[str]) -> dict[str, str]:
+    """The end of the name by which PEFT finds each layer, by its whole name."""
+    # A number alone would also be the number of a decoder layer.
+    return {name: ".".join(name.split(".")[-2 if name[-1].isdigit() else -1 :]) for name in names}
+
+
+def _unfit(model: PreTrainedModel, targets: Iterable[str]) -> dict[str, str]:
+    """Why layers with these ends of names get no adapter."""
+    from peft import LoraConfig as PeftLoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    read = read_elsewhere(model)
+    found = {end: read[name] for name, end in _ends(read).items()}
+    # PEFT takes names that experts had in older releases of transformers for those of experts.
+    config = PeftLoraConfig(target_modules=set(targets))
+    convert_peft_config_for_transformers(config, model, None)
+    experts = "PEFT would adapt the mixture's experts of this name instead"
+    return found | {name: experts for name in targets if name not in (config.target_modules or ())}

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rl.learner.linear import linear_layers, read_elsewhere
+
 BLOCK = 64
 """Number of weights that share one scale."""
 
@@ -26,7 +28,8 @@ def quantize_linear_layers(
 ) -> None:
     """Quantise all linear layers of ``model`` except the output head, in place.
 
-    Embeddings, norms, convolutions and biases keep their type.
+    Embeddings, norms, convolutions, biases and layers whose weights other code reads keep their
+    type.
 
     Args:
         model: a loaded model.
@@ -34,7 +37,7 @@ def quantize_linear_layers(
         device: device of the quantised weights. At most one full-precision layer is on it at a
             time.
     """
-    for name, module in _linear_layers(model):
+    for name, module in _products(model):
         model.set_submodule(name, QuantizedLinear(module, bits, device))
 
 
@@ -51,19 +54,15 @@ def round_linear_layers(
         bits: bits of a weight.
         device: the learner's device, whose kernels quantise the weights.
     """
-    for _, module in _linear_layers(model):
+    for _, module in _products(model):
         layer = QuantizedLinear(module, bits, device)
         module.weight.copy_(layer.dequantized(module.weight.dtype))
 
 
-def _linear_layers(model: PreTrainedModel) -> list[tuple[str, nn.Linear]]:
-    """All linear layers of the model except the output head, by name."""
-    head = model.get_output_embeddings()
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head
-    ]
+def _products(model: PreTrainedModel) -> list[tuple[str, nn.Linear]]:
+    """The linear layers that compute with their weights alone, except the output head, by name."""
+    read = read_elsewhere(model)
+    return [(name, layer) for name, layer in linear_layers(model).items() if name not in read]
 
 
 def num_weights(model: nn.Module) -> int:
@@ -82,6 +81,9 @@ class QuantizedLinear(nn.Linear):
         bits: bits of a weight.
         device: device of the quantised weights.
     """
+
+    is_product = True
+    """Whether the layer computes the product of its input and its weights, and nothing else."""
 
     def __init__(self, linear: nn.Linear, bits: Literal[4, 8], device: torch.device | str) -> None:
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
