@@ -8,6 +8,7 @@ import importlib.util
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rl.credit.algorithms import ALGORITHMS
 from rl.learner.lora import add_adapter, trained_state
@@ -178,6 +179,51 @@ def test_a_rounded_model_has_the_scores_of_the_quantised_one(make_model, tmp_pat
     exact, quantised = score_tokens(base, IDS, 1.0), score_tokens(quantized(base, bits), IDS, 1.0)
     assert score_tokens(rounded, IDS, 1.0) == quantised
     assert max(abs(a - b) for a, b in zip(exact, quantised, strict=True)) > 1e-3
+
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
+LATENT = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 32}
+KINDS = {
+    "jamba": {
+        "intermediate_size": 64,
+        "num_experts": 2,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+    },
+    "longcat_flash": {
+        **LATENT,
+        "v_head_dim": 32,
+        "head_dim": 32,
+        "ffn_hidden_size": 64,
+        "expert_ffn_hidden_size": 64,
+        "num_layers": 1,
+        "n_routed_experts": 4,
+        "zero_expert_num": 2,
+        "moe_topk": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_whose_weights_other_code_reads_keep_theirs(kind, bits):
+    """LongCat-Flash's router and Jamba's time steps."""
+    pytest.importorskip("bitsandbytes")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(kind, **(SIZES | KINDS[kind]))
+        base = AutoModelForCausalLM.from_config(config).eval()
+    rounded = copy.deepcopy(base)
+    round_linear_layers(rounded, bits, "cpu")
+    assert score_tokens(quantized(base, bits), IDS, 1.0) == score_tokens(rounded, IDS, 1.0)
 
 
 def test_a_saved_adapter_is_added_to_the_base_in_full_precision(make_model, tmp_path):
