@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rl.learner.linear import linear_layers, read_elsewhere
+from rl.learner.memory.linear import linear_layers, read_elsewhere
 from rl.settings.lora import ADAPTER_CONFIG, LoraConfig, is_adapter
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rl.learner.linear import linear_layers, read_elsewhere
+from rl.learner.memory.linear import linear_layers, read_elsewhere
 
 BLOCK = 64
 """Number of weights that share one scale."""

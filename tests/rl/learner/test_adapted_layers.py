@@ -9,8 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rl.learner.checkpoint import save_checkpoint
-from rl.learner.linear import linear_layers, read_elsewhere
 from rl.learner.lora import add_adapter, trained_state
+from rl.learner.memory.linear import linear_layers, read_elsewhere
 from rl.learner.model import load_model
 from rl.settings.lora import LoraConfig
 

@@ -87,7 +87,7 @@ def test_a_saved_reward_model_loads_again_here_and_in_transformers(make, tmp_pat
 
 
 def scorer(make):
-    """A reward model with a head that tells tokens apart."""
+    """A reward model whose head gives each token a score of its own."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         rewarder = RewardModel.from_causal(make().eval())
