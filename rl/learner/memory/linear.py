@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from functools import cache
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -36,21 +35,22 @@ def read_elsewhere(model: PreTrainedModel) -> dict[str, str]:
     The code is that of the model's classes, also for kernels that this machine lacks: Mamba's read
     ``out_proj``, Jamba's layers read ``dt_proj``, and a router is a class of its own.
     """
-    found = {}
+    found, reads = {}, dict[str, set[str]]()
     for name, module in linear_layers(model).items():
         owner, _, own = name.rpartition(".")
         parent = type(model.get_submodule(owner))
-        if own in _reads_weights(parent):
+        if (kind := f"{parent.__module__}.{parent.__qualname__}") not in reads:
+            reads[kind] = _reads_weights(parent)
+        if own in reads[kind]:
             found[name] = f"{parent.__name__} reads its weights"
         elif not getattr(module, "is_product", type(module).forward is nn.Linear.forward):
             found[name] = f"a {type(module).__name__} computes more than a product"
     return found
 
 
-@cache
-def _reads_weights(kind: type) -> frozenset[str]:
+def _reads_weights(kind: type) -> set[str]:
     """Names of a class's own layers whose weights its methods read."""
-    found = set()
+    found = set[str]()
     for part in kind.__mro__:
         if part is nn.Module:
             break
@@ -61,7 +61,7 @@ def _reads_weights(kind: type) -> frozenset[str]:
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef) and function.name not in _SETS_UP:
                 found |= _read_in(function)
-    return frozenset(found)
+    return found
 
 
 def _read_in(function: ast.FunctionDef) -> set[str]:
