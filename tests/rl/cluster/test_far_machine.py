@@ -192,7 +192,7 @@ def test_a_killed_run_leaves_nothing_there_and_continues(far, words, plugged, tm
 
     environment = dict(plugged) | far.environment
     with subprocess.Popen(command, env=environment) as killed:
-        until(lambda: len(steps()) >= 2 or killed.poll() is not None)
+        until(lambda: len(steps()) >= 2 or killed.poll() is not None, within_s=240)
         assert len(far.running("RankActor")) == 2
         killed.kill()
     assert len(steps()) < 4
