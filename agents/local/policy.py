@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -26,6 +27,7 @@ from agents.local.forward import (
     position_bytes,
     rope_window,
     thin_obstacle,
+    trial_of,
 )
 from agents.local.request import Request
 from agents.local.slots import CacheLimits
@@ -349,18 +351,23 @@ def _make_forward(model: PreTrainedModel, context_window: int, max_positions: in
     if obstacle is None:
         return ThinForward(model, max_positions)
     name = type(model).__name__
-    unbatched = batch_obstacle(model)
+    trial = trial_of(model)
+    own = trial is model
+    unbatched = batch_obstacle(trial, own=own)
     if unbatched is None:
         _log.info("batches pass through %s itself: the fast forward pass %s", name, obstacle)
         return BatchedForward(model)
-    unsupported = difference(TransformersForward(model), model)
-    if unsupported is not None:
+    counts, unsupported = False, difference(TransformersForward(trial), trial, own=own)
+    if unsupported is not None and "position_ids" in signature(model.forward).parameters:
+        counted = TransformersForward(trial, positions=True)
+        counts = difference(counted, trial, own=own) is None
+    if unsupported is not None and not counts:
         raise ValueError(
             f"policy=local cannot sample from {name}, whose cache it does not support "
             f"({unsupported}): use policy=vllm-server or another model"
         )
     _log.warning("rows pass through %s itself, one at a time, which is slow: %s", name, unbatched)
-    return TransformersForward(model)
+    return TransformersForward(model, positions=counts)
 
 
 def _useful_cores(model: PreTrainedModel) -> int | None:

@@ -8,6 +8,9 @@ In bfloat16 the probe detects no small update, because two forward passes differ
 change that an optimizer step makes. If an engine reports the digest of each parameter after
 loading, these digests are compared with the digests of the sent tensors. See
 docs/decisions/0013-digests-show-what-a-probe-cannot.md.
+
+The first probe of a server also samples tokens far from the start of the context, where other
+frequencies of the rotary positions, or another window, show first.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
-from agents.completion import SamplingParams
+from agents.completion import Completion, SamplingParams
 from agents.digests.comparison import LoadedDigests, SentDigests, compare
 from agents.policy import PolicyFailure
-from agents.serving.client import EngineClient
+from agents.serving.client import FIRST, EngineClient
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +32,18 @@ Score = Callable[[Sequence[int], float, Sequence[Sequence[int]]], Awaitable[Sequ
 """Function that returns the learner's log-probability of each token except the first.
 
 Its arguments are the token ids, the temperature, and the ids from which each of the last tokens was
-sampled (empty for the whole vocabulary).
+sampled (empty for the whole vocabulary). It may return the log-probabilities of these alone.
 """
 PROMPT_TOKENS, SAMPLED_TOKENS = 48, 16
 PROBE_TOKENS = PROMPT_TOKENS + SAMPLED_TOKENS
 """Number of tokens that a probe needs in the context window."""
+FAR_TOKENS, FAR_SAMPLED_TOKENS = 2048, 64
+"""Largest number of tokens before the far tokens of a server's first probe, and their number."""
+FAR_SHARE, FAR_GROWTH = 1 / 8, 4
+"""The mean difference of far tokens may be this share of the tolerance, or this multiple of the
+mean difference of near tokens."""
+FAR_S = 600.0
+"""Seconds for the far tokens. A processor reads some hundred tokens a second."""
 
 
 class WeightsDiffer(PolicyFailure):
@@ -67,6 +78,7 @@ class Prober:
         sampling: sampling parameters of the episodes.
         tolerance: largest accepted difference of a log-probability, in nats.
         seed: seed of the probe's tokens.
+        context: number of tokens that a server's context has at least; 0 to sample no far tokens.
     """
 
     def __init__(
@@ -77,6 +89,7 @@ class Prober:
         sampling: SamplingParams,
         tolerance: float,
         seed: int = 0,
+        context: int = 0,
     ) -> None:
         self._score = score
         self.tolerance = tolerance
@@ -85,6 +98,11 @@ class Prober:
         self._sampling = replace(
             sampling, max_tokens=SAMPLED_TOKENS, stop=(), stop_token_ids=(), seed=seed + 1
         )
+        count = min(FAR_TOKENS, context - FAR_SAMPLED_TOKENS)
+        self._far = [drawn.randrange(vocab_size) for _ in range(count)]
+        """The tokens before the far tokens; fewer than the probe's have none far away."""
+        self._far_seen: set[str] = set()
+        """Addresses of the servers whose far tokens were compared."""
         self._expected: dict[int, _Expected] = {}
         self._incomparable: frozenset[str] | None = None
         """Parameters that an engine transforms when it loads them; None: no digest was seen."""
@@ -139,18 +157,57 @@ class Prober:
         where = "read"
         read = max(differences)
         if sampled:
-            both = [*self._prompt, *completion.token_ids]
-            temperature, supports = self._sampling.temperature, completion.supports or ()
-            scored = list(await self._score(both, temperature, supports))
-            more = _differences(completion.logprobs, scored[len(self._prompt) - 1 :])
-            differences += more
+            differences += await self._sampled(self._prompt, completion)
             if read <= self.tolerance:
                 where = "sampled"
         largest = max(differences)
         # `not <=` instead of `>`, so that nan fails.
         if not largest <= self.tolerance:
             raise WeightsDiffer(self._message(client, version, largest, where), retryable=False)
+        if sampled and client.url not in self._far_seen:
+            await self._prove_far(client, version, fmean(differences))
+            self._far_seen.add(client.url)
         return Proof(version, largest, num_compared)
+
+    async def _prove_far(self, client: EngineClient, version: int, near: float) -> None:
+        """Compare tokens that a server samples far from the start of its context.
+
+        Args:
+            client: the server's client.
+            version: the version that the server runs.
+            near: the mean difference near the start, in nats.
+
+        Raises:
+            WeightsDiffer: the differences are larger than near the start.
+        """
+        if len(self._far) <= len(self._prompt):
+            return
+        completion = await client.generate(
+            self._far,
+            replace(self._sampling, max_tokens=FAR_SAMPLED_TOKENS),
+            request_id=f"probe-far-{version}",
+            version=version,
+            priority=FIRST,
+            deadline_s=FAR_S,
+        )
+        far = fmean(await self._sampled(self._far, completion))
+        bound = max(FAR_SHARE * self.tolerance, FAR_GROWTH * near)
+        if not far <= bound:
+            raise WeightsDiffer(
+                f"{client.url} computes other positions than the learner: after {len(self._far)} "
+                f"tokens the log-probabilities of its samples differ by {far:.3g} nats on average, "
+                f"near the start by {near:.3g} (at most {bound:.3g} are rounding): compare "
+                "rope_parameters and sliding_window of its configuration with the model's",
+                retryable=False,
+            )
+
+    async def _sampled(self, prompt: Sequence[int], completion: Completion) -> list[float]:
+        """Differences of the tokens that a server sampled after ``prompt``, in nats."""
+        count = len(completion.token_ids)
+        supports = completion.supports or [()] * count
+        both = [*prompt, *completion.token_ids]
+        scored = list(await self._score(both, self._sampling.temperature, supports))
+        return _differences(completion.logprobs, scored[len(scored) - count :])
 
     def _compare(
         self, client: EngineClient, version: int, sent: SentDigests, loaded: LoadedDigests

@@ -301,7 +301,12 @@ def _targets(model: PreTrainedModel, settings: LoraConfig) -> list[str]:
         ends = sorted(end for end in unfit if unfit[end] == reason)
         count = sum(end in ends for end in linear.values())
         logger.warning("%d layers (%s) get no adapter: %s", count, ", ".join(ends), reason)
-    return sorted(known - set(unfit))
+    if not (fit := sorted(known - set(unfit))):
+        raise ValueError(
+            f"lora.rank ({settings.rank}) must be 0: no linear layer of {type(model).__name__} can "
+            f"be adapted ({next(iter(unfit.values()))})"
+        )
+    return fit
 
 
 def _ends(names: Iterable[str]) -> dict[str, str]:

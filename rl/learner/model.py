@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -188,23 +189,29 @@ def score_tokens(
 ) -> list[float]:
     """The log-probability of each token, except the first, given the tokens before it.
 
+    With supports, only of the tokens that have one: the logits of all tokens of a long sequence
+    need gigabytes.
+
     Args:
         model: a causal language model.
         token_ids: one sequence.
         temperature: divisor of the logits. 0 (greedy) is scored at 1, as in policies.
-        supports: sampling supports of the last tokens, or empty for the whole vocabulary.
+        supports: sampling supports of the last tokens, each empty for the whole vocabulary.
         infer: computes the model's output from its inputs by name; None calls the model.
     """
     infer = infer or partial(_call, model)
     ids = torch.tensor(token_ids, device=model.device)
-    logits = infer({"input_ids": ids[None], "use_cache": False}).logits[0, :-1]
+    count = len(supports) or len(token_ids) - 1
+    inputs = {"input_ids": ids[None], "use_cache": False}
+    if supports and "logits_to_keep" in signature(model.forward).parameters:
+        inputs["logits_to_keep"] = count + 1
+    logits = infer(inputs).logits[0, -count - 1 : -1]
     logits = logits.float() / (temperature or 1.0)
-    if supports:
+    if any(supports):
         support = Support.of([(0, supports)], len(supports)).map(lambda x: x.to(model.device))
-        outside = support.outside(0, len(supports), logits.shape[-1])
-        logits[-len(supports) :].masked_fill_(outside, -torch.inf)
+        logits.masked_fill_(support.outside(0, count, logits.shape[-1]), -torch.inf)
     logprobs = logits.log_softmax(-1)
-    scores: list[float] = logprobs.gather(1, ids[1:, None])[:, 0].tolist()
+    scores: list[float] = logprobs.gather(1, ids[-count:, None])[:, 0].tolist()
     return scores
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from agents.local.forward import trunk_of
 from agents.local.forward.routers import Replay, using
 from rl.credit.algorithm import Algorithm
 from rl.credit.batch import Batch, MicroBatch
@@ -89,8 +90,7 @@ class ScoringModule(Root):
     @property
     def trunk(self) -> nn.Module:
         """The model without its output head."""
-        trunk: nn.Module = self.model.base_model
-        return trunk
+        return trunk_of(self.model)
 
     def trunks(self) -> list[nn.Module]:
         """The model's trunk, and that of its critic; see :class:`Root`."""
@@ -126,7 +126,8 @@ class ScoringModule(Root):
             hidden = self._sources(micro, self.trunk)
         head = self.head
         logprobs, entropy = token_head(
-            hidden,
+            # A few models keep a head of float32 beside other weights.
+            hidden.to(head.weight.dtype),
             head.weight,
             head.bias,
             micro.targets,
@@ -149,12 +150,6 @@ class ScoringModule(Root):
             inputs: arguments of the model's forward pass, by name.
         """
         return self.model(**inputs)
-
-    def logits(self, input_ids: Tensor) -> Tensor:
-        """The head's output at each position: ``[B, T, V]``."""
-        trunk = self.trunk(input_ids=input_ids, attention_mask=None, use_cache=False)
-        logits: Tensor = self.head(trunk.last_hidden_state)
-        return logits
 
     def _sources(self, micro: MicroBatch, trunk: nn.Module) -> Tensor:
         """The last hidden state at the position that predicts each token: ``[n, H]``."""
@@ -326,12 +321,27 @@ class ScoringModel(PackingModel):
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Check on a few tokens that this class computes the same logits as the model."""
-        ids = torch.arange(4, device=self.device)[None] % self.root.head.out_features
-        theirs = self.model(input_ids=ids, use_cache=False).logits
-        ours = self.root.logits(ids)
-        tolerance = 1e-5 if theirs.dtype in (torch.float32, torch.float64) else 2e-2
-        if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True):
+        """Check on a few tokens that this class computes the same logits as the model.
+
+        The head's output is enlarged for the check: a cap at 30 hardly changes the small logits of
+        a new model.
+        """
+        head = self.root.head
+        ids = torch.arange(4, device=self.device)[None] % head.out_features
+        trunk = self.root.trunk(input_ids=ids, attention_mask=None, use_cache=False)
+        hidden = trunk.last_hidden_state.to(head.weight.dtype)
+        ours = nn.functional.linear(hidden, head.weight, head.bias)
+        scale = 100.0 / max(ours.abs().max().item(), 1e-9)
+        hook = head.register_forward_hook(lambda module, given, output: output * scale)
+        try:
+            theirs = self.model(input_ids=ids, use_cache=False).logits
+        finally:
+            hook.remove()
+        tolerance = 1e-4 if ours.dtype in (torch.float32, torch.float64) else 2e-2
+        ours, theirs = ours.float() * scale, theirs.float()
+        equal = torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
+        # Dory's head multiplies each logit by a weight of its own, which is 1 at first.
+        if not equal or type(head).forward is not nn.Linear.forward:
             raise ValueError(
                 f"model_type ({self.model.config.model_type}) changes its logits after the last "
                 f"linear layer (capping or scaling), which the learner does not: use a model "

@@ -205,8 +205,9 @@ class Learner(Protocol):
         Args:
             token_ids: one sequence.
             temperature: divisor of the logits. 0 (greedy) is scored at 1.
-            supports: for each of the last tokens, the token ids from which it was sampled. Empty
-                for the whole vocabulary.
+            supports: for each of the last tokens, the token ids from which it was sampled, or
+                nothing for the whole vocabulary. If there are any, the result may leave out the
+                tokens before.
         """
         ...
 

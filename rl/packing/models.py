@@ -28,6 +28,9 @@ def needs_mask(model: PreTrainedModel) -> bool:
     convolution and linear-attention layers need one: they are also causal, but may carry a state
     over the whole row.
     """
+    # A flag of transformers for models whose caches cannot be cut short.
+    if getattr(model, "_is_stateful", False):
+        return True
     config = model.config.to_dict()
     layer_types = config.get("layer_types")
     if layer_types is not None:

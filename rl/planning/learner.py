@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from agents.local.forward import trunk_of
 from agents.local.forward.cache_names import cache_name
 from agents.segment import Segment
 from rl.credit.batch import Batch, MicroBatch
@@ -181,7 +182,7 @@ def episode_cache(config: PretrainedConfig, dtype: str, tokens: int) -> int:
         live.count((*model.parameters(), *model.buffers()))
         ids = torch.zeros(1, tokens, dtype=torch.long)
         before = live.now
-        cached = model.base_model(input_ids=ids, use_cache=True)[cache_name(model)]
+        cached = trunk_of(model)(input_ids=ids, use_cache=True)[cache_name(model)]
         size: int = live.now - before
         del cached
     return size

@@ -13,6 +13,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from agents.local.forward import trunk_of
 from rl.planning.live_bytes import LiveBytes, size_of, without_memory
 
 MAX_TOKENS = 4096
@@ -50,5 +51,5 @@ def scorer_memory(
         live.count((*model.parameters(), *model.buffers()))
         before = live.now
         live.restart()
-        model.base_model(input_ids=torch.zeros(1, tokens, dtype=torch.long), use_cache=False)
+        trunk_of(model)(input_ids=torch.zeros(1, tokens, dtype=torch.long), use_cache=False)
         return ScorerMemory(size_of(model.parameters()), live.peak - before)

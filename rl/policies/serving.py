@@ -84,6 +84,7 @@ class ServerEngine(PolicyEngine):
             sampling=config.sampling_params,
             tolerance=self.tolerance or await learner.tolerance(config.seed),
             seed=config.seed,
+            context=context.context_window,
         )
 
     def publisher(self, context: PolicyContext) -> WeightPublisher:

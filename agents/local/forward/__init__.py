@@ -5,12 +5,15 @@ from agents.local.forward.batched import BatchedForward, batch_obstacle
 from agents.local.forward.fallback import TransformersForward, difference
 from agents.local.forward.models import (
     POSITION_DEPENDENT_ROPE,
+    attention_obstacle,
     context_window,
     position_bytes,
     rope_window,
     thin_obstacle,
+    trunk_of,
 )
 from agents.local.forward.thin import ThinForward
+from agents.local.forward.trial import trial_of
 
 __all__ = [
     "POSITION_DEPENDENT_ROPE",
@@ -20,10 +23,13 @@ __all__ = [
     "Ints",
     "ThinForward",
     "TransformersForward",
+    "attention_obstacle",
     "batch_obstacle",
     "context_window",
     "difference",
     "position_bytes",
     "rope_window",
     "thin_obstacle",
+    "trial_of",
+    "trunk_of",
 ]

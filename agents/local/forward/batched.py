@@ -8,6 +8,7 @@ pass accepts, say where the tokens of a batch are and what they read.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,12 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import Cache, PretrainedConfig, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from agents.local.forward.batch import Batch, Ints
 from agents.local.forward.cache_names import cache_name
 from agents.local.forward.fallback import difference, evaluating
+from agents.local.forward.models import attention_obstacle, trunk_of
 from agents.local.forward.routers import Recording, prepare, using
 
 
@@ -35,7 +37,7 @@ class BatchedForward:
         self._model: Any = model
         self._cache_name = cache_name(model)
         self._span = _Span()
-        self._windows = attention_windows(model.config)
+        self._windows = attention_windows(model)
         self._routing = prepare(model)
         self.refresh()
 
@@ -80,7 +82,7 @@ class BatchedForward:
         with torch.inference_mode(False), torch.no_grad(), evaluating(self._model):
             if len(batch.chunk_sizes):
                 # Without the head: nothing is sampled after these tokens.
-                trunk = self._model.base_model
+                trunk = trunk_of(self._model)
                 self._extend(trunk, count, batch.chunk_ids, batch.chunk_sizes, batch.starts[count:])
             if not count:
                 return torch.empty(0, device=self._model.device)
@@ -243,12 +245,12 @@ class _RowLayer(CacheLayerMixin):
         return -1
 
 
-def attention_windows(config: PretrainedConfig) -> dict[str, int | None]:
+def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
     """The number of positions that a token reads, by type of the model's layers.
 
     None means all positions.
     """
-    text: Any = config.get_text_config()
+    text: Any = model.config.get_text_config()
     sizes = {
         "sliding_attention": getattr(text, "sliding_window", None),
         "chunked_attention": getattr(text, "attention_chunk_size", None),
@@ -257,14 +259,19 @@ def attention_windows(config: PretrainedConfig) -> dict[str, int | None]:
     if kinds is None:
         # Models that name no types have layers of one type.
         kinds = [kind for kind, size in sizes.items() if size] or ["full_attention"]
+        # Moshi's configuration states a window that its code does not read.
+        if not hasattr(sys.modules[type(model).__module__], "create_sliding_window_causal_mask"):
+            kinds = ["full_attention"]
     return {kind: sizes.get(kind) for kind in kinds}
 
 
-def batch_obstacle(model: PreTrainedModel) -> str | None:
+def batch_obstacle(model: PreTrainedModel, *, own: bool) -> str | None:
     """The reason why :class:`BatchedForward` does not support this model, or None if it does.
 
-    As a test, a batch of two short rows is computed.
+    As a test, a batch of two short rows is computed; see
+    :func:`agents.local.forward.fallback.difference`.
     """
     if not model.is_backend_compatible():
         return "its attention does not use transformers' interface for masks"
-    return difference(BatchedForward(model), model)
+    obstacle = attention_obstacle(model.config)
+    return obstacle or difference(BatchedForward(model), model, own=own)

@@ -32,6 +32,28 @@ def thin_obstacle(model: PreTrainedModel, context_window: int) -> str | None:
     return None
 
 
+def trunk_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its output head."""
+    trunk = model.base_model
+    if trunk is model:
+        # Llama 4 names its trunk as in its models with a vision tower, which this one lacks.
+        parts = [part for part in model.children() if isinstance(part, PreTrainedModel)]
+        trunk = parts[0] if parts else model
+    assert isinstance(trunk, PreTrainedModel)
+    return trunk
+
+
+def attention_obstacle(config: PretrainedConfig) -> str | None:
+    """The reason why a model's attention is computed by its own code alone, or None."""
+    text: Any = config.get_text_config()
+    if getattr(text, "attn_temperature_tuning", False):
+        return "a layer reads a token's column in its row as its position"
+    kept = getattr(text, "keep_window_size", None)
+    if kept is not None and kept < context_window(config):
+        return f"a layer chooses {kept} of the tokens that it reads"
+    return None
+
+
 def context_window(config: PretrainedConfig) -> int:
     """Maximum number of tokens in one sequence of the model.
 

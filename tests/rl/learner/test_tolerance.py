@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from tiny_served import VOCAB, new_model, scores_of
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
 
 import rl.learner.model
 from agents.completion import Completion, FinishReason, SamplingParams
@@ -145,3 +145,64 @@ async def test_every_stale_tensor_and_layer_of_a_tiny_model_is_seen():
 async def prober_prove(prober, model):
     server = Server(model)
     return await prober.prove(server, 1, sampled=False)
+
+
+class FarServer(Server):
+    """Samples by a model of its own as well."""
+
+    asked = 0
+
+    async def generate(self, prompt_ids, sampling, **request):
+        self.asked += 1
+        ids = list(prompt_ids)
+        drawn = torch.Generator().manual_seed(0)
+        added = torch.randint(0, VOCAB, (sampling.max_tokens,), generator=drawn).tolist()
+        scores = score_tokens(self.model, ids + added, sampling.temperature)
+        logprobs = scores[len(ids) - 1 :]
+        versions = [request["version"]] * len(added)
+        return Completion(added, logprobs, versions, FinishReason.LENGTH)
+
+
+def long_model():
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=4096,
+        initializer_range=0.2,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+async def test_a_server_with_rounded_frequencies_is_found_far_from_the_start():
+    """Rounded to bfloat16, the angle of position 2,000 is off by several radians."""
+    model, bound = long_model(), 0.05
+    other = copy.deepcopy(model)
+    frequencies = other.model.rotary_emb.inv_freq
+    frequencies.copy_(frequencies.bfloat16())
+    near, far = (
+        Prober(scores_of(model), VOCAB, sampling=SamplingParams(), tolerance=bound, context=context)
+        for context in (0, 4096)
+    )
+    await near.expect(1)
+    assert (await near.prove(FarServer(other), 1)).difference < bound, "not seen near the start"
+    await far.expect(1)
+    with pytest.raises(WeightsDiffer, match=r"positions .* after 2048 tokens"):
+        await far.prove(FarServer(other), 1)
+    right = FarServer(model)
+    for _ in range(2):
+        assert (await far.prove(right, 1)).difference < 1e-5
+    assert right.asked == 1, "once for each server"
+
+
+def test_scores_of_the_last_tokens_equal_those_of_all():
+    model = long_model()
+    ids = list(range(40))
+    assert score_tokens(model, ids, 0.7, [()] * 5) == pytest.approx(
+        score_tokens(model, ids, 0.7)[-5:], abs=1e-6
+    )
