@@ -10,7 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rl.run.process.identity import check_packages
+from rl.run.process.start import say_interrupts
 
+say_interrupts()
 check_packages()
 
 if TYPE_CHECKING:

@@ -188,6 +188,8 @@ async def _begin(trainer: Trainer, interrupt: Interrupt, tracker: Tracker) -> Pa
             tracker.report(f"changed settings: {', '.join(trainer.folder.changes)}")
         trainer.folder.record_changes(trainer.progress.step)
     else:
+        if trainer.folder.was_begun:
+            tracker.report("the run saved no checkpoint: it starts over")
         trainer.folder.write_config(trainer.config, trainer.runtime.facts())
         before = await interrupt.unless_asked(_test(trainer, "before", "before training", tracker))
         trainer.progress.validation_due = True

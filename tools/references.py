@@ -57,10 +57,15 @@ def load_function(reference: str, key: str) -> Callable[..., Any]:
         raise ValueError(f"{key} ({reference}): {error}") from error
     function = getattr(module, match["name"], None)
     if not callable(function):
-        known = sorted(n for n, v in vars(module).items() if inspect.isfunction(v))
+        known = sorted(
+            name
+            for name, value in vars(module).items()
+            if inspect.isroutine(value) or inspect.isclass(value)
+            if value.__module__ == module.__name__
+        )
         raise ValueError(
-            f"{key} ({reference}): {match['module']} has no function {match['name']!r}; it has "
-            f"{', '.join(known) or 'none'}"
+            f"{key} ({reference}): {match['module']} has no {match['name']}; it has "
+            f"{', '.join(known) or 'no function or class'}"
         )
     return function  # type: ignore[no-any-return]
 

@@ -53,7 +53,8 @@ def free_loop(probe: Probe) -> Iterator[str]:
             yield (
                 f"task {task}, {name}: the event loop was not free for {min(blocks) * 1000:.0f} "
                 f"ms{at} in each of {len(blocks)} episodes: mark plain functions that take long "
-                f"with blocking = True, or await inside async ones"
+                f"with blocking = True; in async ones await, and call blocking code by "
+                f"asyncio.to_thread"
             )
             return
 

@@ -186,7 +186,8 @@ class Recipe:
     @property
     def withheld(self) -> bool:
         """Whether a constant is withheld."""
-        return any(step.takes_constant and step.constant is None for step in self.steps)
+        # In this order: each draw of a task asks thousands of times.
+        return any(step.constant is None and step.takes_constant for step in self.steps)
 
     def _require_constants(self) -> None:
         if self.withheld:

@@ -61,6 +61,9 @@ class Advantage(PlugIn, ABC):
     over_batch: ClassVar[bool] = False
     """Whether an episode's advantage depends on episodes of other groups."""
 
+    needs_groups: ClassVar[bool] = False
+    """Whether an episode without other members of its group has no advantage."""
+
     @property
     def needs_nonnegative_rewards(self) -> bool:
         """Whether every return must be 0 or more."""

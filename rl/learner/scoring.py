@@ -30,7 +30,7 @@ from rl.learner.memory.transfers import read, uploaded
 from rl.learner.ranks.world import SOLO, Root, World
 from rl.learner.settings import DEFAULT_MEMORY, MemoryConfig
 from rl.packing.attention import hidden_states, longest_row
-from rl.packing.models import PackingModel, can_pack, needs_mask
+from rl.packing.models import PackingModel, can_pack, check_padded, needs_mask
 
 
 class Scores(NamedTuple):
@@ -211,7 +211,9 @@ class ScoringModel(PackingModel):
         self.root = ScoringModule(
             model, with_values=with_values, own_trunk=own_trunk, memory=memory
         )
-        if own_attention:
+        if not own_attention:
+            check_padded(model)
+        else:
             self.root.unmasked_tokens = longest_row(model) or sys.maxsize
         """The module through which all forward passes go."""
         self.value_head = self.root.value_head

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
 from transformers import PreTrainedModel
 
+from agents.local.forward import trial_of, trunk_of
 from rl.packing.attention import longest_row, prepare
 from rl.packing.parts import parts_of
 
@@ -50,6 +52,26 @@ def can_pack(model: PreTrainedModel, *, warns: bool) -> bool:
     if reason is not None and warns:
         _say_padded(model, reason)
     return reason is None
+
+
+@torch.no_grad()
+def check_padded(model: PreTrainedModel) -> None:
+    """Check that padding on the right changes no token's state in rows that are not packed.
+
+    Raises:
+        ValueError: tokens read later ones, as in CPM-Ant, or padding disturbs them.
+    """
+    trial = trial_of(model)
+    ids = torch.arange(11, device=model.device)[None] % model.config.get_text_config().vocab_size
+    mask = (ids < 6).long() if needs_mask(model) else None
+    trunk = trunk_of(trial)
+    padded = trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[:, :6]
+    alone = trunk(input_ids=ids[:, :6], use_cache=False).last_hidden_state
+    if not (padded - alone).abs().max() <= 1e-3 * alone.abs().max():
+        raise ValueError(
+            f"model_type ({model.config.model_type}) computes a token's state from later tokens "
+            f"or from padding: use a causal language model (Qwen, Llama, Mistral, GPT-2, ...)"
+        )
 
 
 class PackingModel:

@@ -106,6 +106,8 @@ class EpisodeContext:
     """Called at the end of each episode."""
     on_played: Callable[[int, int, Trajectory], None] = lambda task, member, trajectory: None
     """Called with each episode's task, member and record at its end, before :meth:`on_episode`."""
+    seen_errors: set[str] = field(default_factory=set, init=False, repr=False)
+    """The errors of the environment's code whose tracebacks were logged."""
     _build_s: list[float] = field(default_factory=list, init=False, repr=False)
     """Seconds of a processor in which each of the first environments was built."""
 

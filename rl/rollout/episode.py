@@ -15,8 +15,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
+import envs
 from agents.agent import Agent, ContextFull
 from agents.policy import PolicyFailure
+from envs.checks.author_errors import raised
 from envs.env import TextEnv, held_account
 from envs.episode import Action, EnvFailure, StopReason
 from envs.record import Recorder
@@ -376,8 +378,11 @@ class Episode:
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             env_id = self.context.env_id
-            logger.exception("environment %s failed on task %d", env_id, self.task)
-            what = f"{env_id} raised {type(error).__name__}: {error}"
+            what = f"{env_id} {raised(error, envs.env_type(env_id))}"
+            # One error of a group's members, or of every task, has one traceback.
+            new = what not in self.context.seen_errors
+            self.context.seen_errors.add(what)
+            logger.error("task %d failed: %s", self.task, what, exc_info=error if new else None)
             raise EnvFailure(what, retryable=False) from error
 
 

@@ -214,13 +214,17 @@ def read_calls(path: Path, checksum: int | None) -> Table:
     return table
 
 
-def read_trajectories(path: Path) -> list[Trajectory]:
+def read_trajectories(path: str | Path) -> list[Trajectory]:
     """Read the episodes that :func:`write_trajectories` wrote, in the same order.
+
+    Args:
+        path: the file of lines; its file of tokens lies beside it.
 
     Raises:
         UsageError: a file is missing or damaged, a newer version wrote it, or the lines and the
             tokens are of different writes.
     """
+    path = Path(path)
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             records = [json.loads(line) for line in file]

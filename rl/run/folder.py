@@ -120,7 +120,9 @@ class RunFolder:
         """Settings that changed when the run was resumed, such as ``steps=80 (before: 60)``."""
         self.backup = _brought(config, path)
         """The copy of the folder elsewhere, or None."""
-        if self.metrics_path.exists() or any(self.checkpoints.glob("step-*")):
+        self.was_begun = self.metrics_path.exists() or any(self.checkpoints.glob("step-*"))
+        """Whether the folder held a run before."""
+        if self.was_begun:
             if config.resume == "no":
                 raise UsageError(
                     f"{path} holds a run already: continue with resume={path}, or choose another "

@@ -83,10 +83,13 @@ def check_warm_start(config: RunConfig) -> None:
     try:
         env.demonstrator(np.random.default_rng(0))
     except NotImplementedError as error:
+        remedy = f"write {type(env).__name__}.demonstrator"
+        if type(env).__module__.startswith("envs."):
+            # With rows of the user's own, for example.
+            remedy = f"train one without these options first (python -m rl.sft env={env.env_id})"
         raise UsageError(
-            f"{env.env_id} has no demonstrator to imitate: write "
-            f"{type(env).__name__}.demonstrator, or take another model than model=tiny: "
-            f"model=FOLDER or a Hugging Face id"
+            f"{env.env_id} has no demonstrator to imitate: {remedy}, or take another "
+            f"model than model=tiny: model=FOLDER or a Hugging Face id"
         ) from error
     except Exception:
         # Without an episode, the author's code may raise anything.

@@ -36,7 +36,11 @@ def find_model(model: str, key: str = "model") -> str:
 
 def _is_model(folder: Path) -> bool:
     # A run's folder has a config.json too, the run's own.
-    return any((folder / name).is_file() for name in MADE) and not _checkpoints(folder).is_dir()
+    return any((folder / name).is_file() for name in MADE) and not _is_run(folder)
+
+
+def _is_run(folder: Path) -> bool:
+    return _checkpoints(folder).is_dir() or (folder / "metrics.jsonl").is_file()
 
 
 def _checkpoints(run: Path) -> Path:
@@ -65,7 +69,7 @@ def _saved(run: Path, setting: str) -> Path:
     for folder in (checkpoints / "best", checkpoints / "last", *steps):
         if folder.is_dir() and _is_model(folder):
             return folder
-    if checkpoints.is_dir():
+    if _is_run(run):
         raise UsageError(f"{setting} is a run that saved no model yet: {checkpoints} holds none")
     inner = sorted(str(folder.parent) for folder in run.glob("*/checkpoints"))
     give = f"give one of {', '.join(inner)}" if inner else "give the folder of a model or a run"

@@ -201,6 +201,12 @@ class TrainConfig(TrackingConfig, RunConfig):
                     f"curriculum.{key} ({given:g}) must be 1 with group_size=1: it compares the "
                     "returns of a group's members"
                 )
+        row = self.algo.row
+        if self.group_size == 1 and row.advantage.needs_groups and not row.ptx_coef:
+            raise ValueError(
+                f"group_size (1) must be above 1 with algo={self.algo.name}, which compares the "
+                f"members of a group: a single one teaches nothing. algo=reinforce needs no group"
+            )
         kinds = budget_kinds(self.env.options.token_budget)
         for shaping in (weighted.shaping for weighted in make_shapings(self.shaping)):
             if shaping.budget and shaping.budget not in kinds:

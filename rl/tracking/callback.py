@@ -142,6 +142,8 @@ def make_callbacks(text: str, objects: Sequence[Callback] = ()) -> Callbacks:
         raise UsageError(
             f"callbacks ({text}): expected NAME or NAME(KEY=VALUE), separated by commas"
         ) from error
+    except UsageError:
+        raise
     except (UnknownNameError, PluginImportError, TypeError, ValueError) as error:
         raise UsageError(f"callbacks ({text}): {error}") from error
     for found in objects:
@@ -158,13 +160,20 @@ def full_references(text: str) -> str:
 
 
 def _make(name: str, options: Mapping[str, Any]) -> Callback:
-    found = load_function(name, "callback") if is_reference(name) else CALLBACKS.get(name)
+    found = _referred(name) if is_reference(name) else CALLBACKS.get(name)
     if isinstance(found, Callback) and options:
         raise TypeError(f"{name} has no options: drop {min(options)!r}")
     made = found if isinstance(found, Callback) else build("callback", name, found, options)
     if not isinstance(made, Callback):
         raise TypeError(f"callback {name!r} is {made!r}: expected an rl.tracking.Callback")
     return made
+
+
+def _referred(reference: str) -> Callable[..., Any]:
+    try:
+        return load_function(reference, "callbacks")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _position(error: BaseException) -> str:

@@ -35,14 +35,19 @@ class FailingEnv(envs.TextEnv[int, None]):
 
 
 @pytest.mark.parametrize("word", ["fail", "wrong"], ids=["infrastructure", "a bug"])
-async def test_a_failed_member_neither_ends_the_step_nor_counts_as_zero(play, word):
+async def test_a_failed_member_neither_ends_the_step_nor_counts_as_zero(play, word, caplog):
     words = ["0", "1", word, "1"]
     groups = await play(FailingEnv, lambda _, member, __: words[member], (0, 1), 4)
     failure = {
         "fail": "EnvFailure: the database is gone",
-        "wrong": "EnvFailure: pain-failingenv-v0 raised KeyError: 'a bug'",
+        "wrong": "EnvFailure: pain-failingenv-v0 raised KeyError: 'a bug' in FailingEnv.turn (",
     }[word]
-    assert [t.failure for t in groups[0].trajectories] == [None, None, failure, None]
+    found = [t.failure for t in groups[0].trajectories]
+    assert (found[:2], found[3:]) == ([None, None], [None])
+    assert found[2].startswith(failure)
+    # Both groups failed at the same line.
+    tracebacks = [record for record in caplog.records if record.exc_info]
+    assert len(tracebacks) == (word == "wrong")
     metrics = rollout_metrics(groups)
     assert metrics["failures"] == 2
     assert metrics["reward"] == pytest.approx(2 / 3), "not (0 + 1 + 0 + 1) / 4"

@@ -88,8 +88,9 @@ def test_a_missing_demonstrator_is_named_before_torch_is_loaded(module, tmp_path
     done = without_torch(module, "env=math", "env.tasks=rows.jsonl", "out=out", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "error: math-v0 has no demonstrator to imitate: write MathEnv.demonstrator, or take "
-        "another model than model=tiny: model=FOLDER or a Hugging Face id"
+        "error: math-v0 has no demonstrator to imitate: train one without these options first "
+        "(python -m rl.sft env=math-v0), or take another model than model=tiny: model=FOLDER or a "
+        "Hugging Face id"
     )
     assert not (tmp_path / "out").exists()
 

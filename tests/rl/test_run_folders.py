@@ -41,6 +41,10 @@ def run(tmp_path, monkeypatch):
 def test_a_runs_folder_stands_for_its_best_then_last_then_newest_checkpoint(run):
     with pytest.raises(UsageError, match=r"^model \(runs/here\) is a run that saved no model yet"):
         find_model("runs/here")
+    # A run whose warm start was interrupted has no folder of checkpoints either.
+    (run.path / "checkpoints").rmdir()
+    with pytest.raises(UsageError, match=r"^model \(runs/here\) is a run that saved no model yet"):
+        find_model("runs/here")
     for name in ("step-000020", "step-000100", "last", "best"):
         saved(run.checkpoints / name)
         assert find_model("runs/here") == f"runs/here/checkpoints/{name}"

@@ -25,6 +25,7 @@ class GroupOutcome(Advantage):
     """An episode's return relative to its group, the same for all of its tokens (GRPO)."""
 
     name = "group-outcome"
+    needs_groups = True
     token_rewards = ("none", "head")
     baseline: Baseline = "mean"
     """Baseline of the return. ``leave-one-out`` and ``length-weighted`` require std=none."""

@@ -128,8 +128,9 @@ class Watchdog:
                     self._report_safely(self._message)
             self._write(states.FINISHED if self.finished else states.INTERRUPTED)
             return
-        self._message = f"{type(error).__name__}: {error}"
         stopped = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
+        # Who stopped a run knows it.
+        self._message = "" if stopped else f"{type(error).__name__}: {error}"
         code = error.exit_code if isinstance(error, RunFailure) else None
         self._write(states.INTERRUPTED if stopped else states.FAILED, code)
 

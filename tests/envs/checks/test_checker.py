@@ -516,9 +516,25 @@ def test_a_turn_that_holds_the_loop_is_timed():
     assert block_s >= 0.24
 
 
+def test_after_a_long_block_no_other_rule_is_checked():
+    """The rest of this check took minutes, in which nothing was said."""
+    with pytest.raises(CheckFailed) as error:
+        check_env(Sleeper(PasswordOptions()), num_tasks=1)
+    (violation,) = error.value.violations
+    assert violation.startswith("free loop: task 0, gold: the event loop was not free for ")
+    assert violation.endswith("no other rule was checked, which would take minutes")
+
+
+def test_a_rule_that_takes_long_is_named_while_it_runs(monkeypatch, caplog):
+    monkeypatch.setattr(envs.checks.checker, "SILENCE_S", 0.0)
+    check_env(ParrotProof(PasswordOptions()), num_tasks=1)
+    assert "the rule 'determinism' takes long; it may take 180 s" in caplog.messages
+
+
 def test_blocking_is_named_if_other_rules_fail_or_are_not_over():
-    class Slow(Sleeper):
+    class Slow(PasswordEnv):
         async def turn(self, action: envs.Action) -> Reply:
+            time.sleep(0.1)
             return super().turn(f"{action}")
 
         def begin(self, task):

@@ -49,7 +49,7 @@ def test_tasks_of_a_file_have_splits(tmp_path):
         ("nowhere.py:play", "there is no such file"),
         ("no_such_module:play", "No module named"),
         ("no-such-command --x", "there is no program 'no-such-command'"),
-        ("json:play", "has no function 'play'; it has"),
+        ("json:play", "has no play; it has detect_encoding, dump"),
     ],
 )
 def test_a_loop_that_is_not_there_is_one_line(loop, what):

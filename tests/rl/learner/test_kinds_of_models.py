@@ -61,6 +61,13 @@ def test_other_heads_are_accepted_in_every_type(kind, dtype):
     ScoringModel(rounded(tiny_model(kind, moved=False), dtype))
 
 
+@pytest.mark.parametrize("kind", ["cpmant", "xlnet"])
+def test_a_model_whose_tokens_read_later_ones_is_refused(kind):
+    """In one row with others, each token's probability would depend on padding."""
+    with pytest.raises(ValueError, match="computes a token's state from later tokens"):
+        ScoringModel(tiny_model(kind))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen3", "bamba", "roc_bert", "llama4_text", "nemotron_h", "opt"])
 def test_kinds_are_exact_or_refused(kind):

@@ -135,3 +135,19 @@ def test_groups_of_one_have_no_returns_to_compare(setting, algo):
     with pytest.raises(UsageError, match=rf"{key} \({value}\) must be 1 with group_size=1: it"):
         parse(TrainConfig, [*words, "group_size=1"], command="x", presets={})
     assert parse(TrainConfig, [*words, "group_size=2"], command="x", presets={}).group_size == 2
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dr-grpo", "rloo"])
+def test_a_group_of_one_is_refused_where_members_are_compared(algo):
+    """Each step would play for minutes and learn nothing."""
+    words = ["env=toy-copy", f"algo={algo}"]
+    with pytest.raises(UsageError, match=rf"group_size \(1\) must be above 1 with algo={algo}"):
+        parse(TrainConfig, [*words, "group_size=1"], command="x", presets={})
+    imitates = [*words, "group_size=1", "algo.ptx_coef=1"]
+    assert parse(TrainConfig, imitates, command="x", presets={}).group_size == 1
+
+
+@pytest.mark.parametrize("algo", ["reinforce", "ppo", "spiral", "reinforce-pp"])
+def test_a_group_of_one_is_accepted_where_none_are_compared(algo):
+    words = ["env=toy-copy", f"algo={algo}", "group_size=1"]
+    assert parse(TrainConfig, words, command="x", presets={}).group_size == 1

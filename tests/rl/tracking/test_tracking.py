@@ -237,7 +237,8 @@ def test_a_callback_is_a_class_in_a_file_or_module(words, tmp_path, monkeypatch,
     capfd.readouterr()
     for text, says in (
         (f"{tmp_path}/none.py:Writes", "there is no such file"),
-        (f"{tmp_path}/my_mine.py:Writs", "has no function 'Writs'"),
+        (f"{tmp_path}/my_mine.py:Writs", f"error: callbacks ({tmp_path}/my_mine.py:Writs): "),
+        (f"{tmp_path}/my_mine.py:Writs", "/my_mine.py has no Writs; it has Other, Writes"),
         ("my_mine:Other", "expected an rl.tracking.Callback"),
         ("my_mine:Writes(txt=1)", "no option 'txt'. Did you mean 'text'?"),
     ):

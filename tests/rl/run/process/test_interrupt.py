@@ -205,3 +205,19 @@ def test_sigterm_closes_resources_of_an_event_loop():
     with pytest.raises(KeyboardInterrupt), terminable():
         asyncio.run(work())
     assert closed == ["a server"]
+
+
+@pytest.mark.parametrize("module", ["rl.train", "rl.status"])
+def test_ctrl_c_while_a_command_imports_its_modules_is_one_line(tmp_path, module):
+    """An imported package in whose first line Ctrl-C arrives."""
+    (tmp_path / "chz.py").write_text("raise KeyboardInterrupt")
+    started = subprocess.run(
+        [sys.executable, "-m", module],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert started.returncode in (130, -signal.SIGINT)
+    assert started.stderr == "interrupted\n"
