@@ -5,7 +5,7 @@ Make one with ``env = envs.make("search-qa-v0")``. Then call Gymnasium's ``reset
 """
 
 # ruff: noqa: E402
-from envs.name_clash import check_tools
+from envs.base.name_clash import check_tools
 
 check_tools()
 

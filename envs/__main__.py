@@ -2,7 +2,7 @@
 
 import sys
 
-from envs.name_clash import describe_clash
+from envs.base.name_clash import describe_clash
 
 # An editable install finds this file even if a user's folder envs/ comes first.
 if clash := describe_clash("envs"):

@@ -334,8 +334,8 @@ CHECKS: dict[str, Callable[[Case], str]] = {
 
 
 def _line(found: dict[str, str]) -> str:
-    told = [f"{name}: {verdict}" for name, verdict in found.items() if verdict != EXACT]
-    return "; ".join(told) or EXACT
+    found_wrong = [f"{name}: {verdict}" for name, verdict in found.items() if verdict != EXACT]
+    return "; ".join(found_wrong) or EXACT
 
 
 def _table(rows: Sequence[tuple[str, dict[str, str]]]) -> str:

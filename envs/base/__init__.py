@@ -1,1 +1,1 @@
-"""Parts of ``TextEnv``: calls, deadlines, the loop thread, services, sessions and spaces."""
+"""Parts of ``TextEnv``: calls, deadlines, the loop thread, services, sessions, spaces, imports."""

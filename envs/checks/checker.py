@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
-from envs.checks.author_errors import raised
+from envs.author_errors import raised
 from envs.checks.probe import GOLD, AnyEnv, Probe, Strength
 from envs.checks.resources import free_loop
 from envs.checks.rewards import MOST_FLOOR, floor_share

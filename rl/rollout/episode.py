@@ -18,7 +18,7 @@ from typing import Any
 import envs
 from agents.agent import Agent, ContextFull
 from agents.policy import PolicyFailure
-from envs.checks.author_errors import raised
+from envs.author_errors import raised
 from envs.env import TextEnv, held_account
 from envs.episode import Action, EnvFailure, StopReason
 from envs.record import Recorder

@@ -10,7 +10,7 @@
                          step-000012.calls.npz: duration, retries and status of tool calls;
                          validation-000010, test-before, test-after: episodes of evaluations
     checkpoints/         step-000020/ in the Hugging Face layout; best/ by validation
-    changes.jsonl        settings that changed when the run was resumed
+    changes.jsonl        history of the settings that changed when the run was resumed
     result.json          success before and after, and the steps without a gradient
     curve.png            reward and validation over the run
     ledger.png           the seconds of each step by activity
@@ -111,6 +111,7 @@ class RunFolder:
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
         self.path = path
+        self._config = config
         self.metrics_path = path / "metrics.jsonl"
         self.trajectories = path / "trajectories"
         self.checkpoints = path / "checkpoints"
@@ -167,15 +168,19 @@ class RunFolder:
         self._write_json("versions.json", {**versions(), **extra})
 
     def record_changes(self, step: int) -> None:
-        """Append a line with the changed settings to changes.jsonl, if a resumed run has any.
+        """Write changed settings, if a resumed run has any, to config.json and changes.jsonl.
 
         Args:
             step: the last step with the former settings.
         """
-        if self.changes:
-            path = self.path / "changes.jsonl"
-            with writing(path), path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, "changes": self.changes}) + "\n")
+        if not self.changes:
+            return
+        path = self.path / "changes.jsonl"
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "changes": self.changes}) + "\n")
+        recorded = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        kept = {key: recorded[key] for key in _NOT_REPORTED if key in recorded}
+        self._write_json("config.json", to_plain(self._config) | kept)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the run's result."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,25 +56,47 @@ def curves(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[s
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """A run's name, settings, status and results in a few numbers."""
-    records, config = run.metrics(), run.config()
+    """A run's name, settings, state and results in a few numbers."""
+    records, config, state = run.metrics(), run.config(), run.state()
     steps = [r for r in records if "reward" in r]
     checks = [r["eval/success"] for r in records if _is_number(r.get("eval/success"))]
-    result = run.result()
+    result, done = run.result(), max((r["step"] for r in records), default=0)
+    env = _name(config.get("env"))
     return {
         "name": run.name,
-        "env": _name(config.get("env")),
+        "env": env,
+        "env_name": re.split(r"[\\/]", env)[-1] if ".py" in env else env,
         "algo": _name(config.get("algo")),
         "model": config.get("model"),
         "seed": config.get("seed"),
-        "state": run.state(),
-        "steps": max((r.get("step", 0) for r in records), default=0),
-        "of_steps": config.get("steps"),
+        "state": state,
+        "steps": done,
+        "of_steps": state["steps"] or config.get("steps"),
+        "before": _tested(records, 0) or result.get("before"),
+        "after": _after(records, result, done),
         "reward": _rounded([r["reward"] for r in steps if _is_number(r["reward"])]),
         "validation": _rounded(checks),
         "result": result,
         "written": _written(run),
     }
+
+
+def _tested(records: Sequence[Mapping[str, Any]], step: int) -> dict[str, Any] | None:
+    """Success on test tasks as measured after ``step``, or None if it was not measured."""
+    for record in records:
+        if record["step"] == step and _is_number(record.get("test/success")):
+            return {k.removeprefix("test/"): v for k, v in record.items() if k.startswith("test/")}
+    return None
+
+
+def _after(
+    records: Sequence[Mapping[str, Any]], result: Mapping[str, Any], done: int
+) -> dict[str, Any] | None:
+    """Success on test tasks after the last step. A result from before a resume is none."""
+    if done and (found := _tested(records, done)):
+        return found
+    steps = result.get("steps")
+    return None if _is_number(steps) and steps != done else result.get("after")
 
 
 def _written(run: Run) -> float:
@@ -105,11 +128,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _name(choice: object) -> object:
-    """The name of an environment or an algorithm in config.json."""
+def _name(choice: object) -> str:
+    """The name of an environment or an algorithm in config.json. Empty if there is none."""
     if isinstance(choice, Mapping):
-        return choice.get("env_id") or choice.get("name")
-    return choice
+        choice = choice.get("env_id") or choice.get("name")
+    return "" if choice is None else str(choice)
 
 
 def _rounded(values: Sequence[float]) -> list[float]:

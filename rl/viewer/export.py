@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rl.files import replace_text
+from rl.run.process.command import report
 from rl.viewer.api import as_json, list_runs, show_curves, show_episode, show_run, show_tokens
 from rl.viewer.curves import MAIN
 from rl.viewer.episodes.index import Query
@@ -44,6 +45,8 @@ def write_export(runs: Runs, name: str, path: Path, most: int) -> int:
     run.index.update(_INDEXING_S)
     run.problems(_INDEXING_S)
     rows = _chosen(run, most)
+    if len(rows) > most:
+        report(f"episodes={most} ends within a group: the whole group makes {len(rows)}")
     replace_text(path, page(as_json(_answers(runs, run, rows))))
     return len(rows)
 

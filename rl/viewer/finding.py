@@ -29,6 +29,7 @@ KEYS = (
     "entropy",
     "tool_calls",
     "format",
+    "held",
 )
 """The kinds of findings. Of equal severity, a cause stands before its symptoms."""
 EFFECTS = {
@@ -103,7 +104,7 @@ class RunData:
     played: Sequence[Played] = ()
     """The episodes of a few training steps."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The content of config.json."""
+    """The run's settings, in the form of config.json."""
     chat: ChatFacts | None = None
     """The chat template. None if it, or that of the model, is not on this machine."""
 
@@ -143,6 +144,16 @@ def numbers(records: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 def steps_of(records: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     """The steps of ``records``."""
     return tuple(int(record["step"]) for record in records)
+
+
+def plural(count: int, word: str) -> str:
+    """A number with its noun, such as "1 step" or "3 steps"."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def last_steps(count: int) -> str:
+    """The newest steps in words, such as "the last step" or "the last 3 steps"."""
+    return "the last step" if count == 1 else f"the last {count} steps"
 
 
 def percent(share: float) -> str:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from rl.rollout.trajectory_files import LINES, read_learner_columns, read_trajectories
 from rl.viewer.episodes.rows import episode_file
-from rl.viewer.finding import EFFECTS, KEYS, Finding, Played, RunData
+from rl.viewer.finding import EFFECTS, KEYS, Finding, Played, RunData, plural
 from rl.viewer.metric_findings import metric_findings
 from rl.viewer.token_findings import token_findings
 
@@ -91,4 +91,6 @@ def _limit_reached(run: RunData) -> str:
     full = sum(tokens == limit for tokens in answers)
     if not full:
         return ""  # The context was full before.
-    return f"sampling.max_tokens is {limit}; {full} of {len(answers)} answers have {limit} tokens. "
+    every, tokens = plural(len(answers), "answer"), plural(limit, "token")
+    has = "has" if full == 1 else "have"
+    return f"sampling.max_tokens is {limit}; {full} of {every} {has} {tokens}. "

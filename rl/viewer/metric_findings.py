@@ -18,6 +18,7 @@ from rl.run.metrics.no_gradient import (
     OTHER,
     REASONS,
     REMEDIES,
+    NoGradient,
     cause_in,
     causes_in,
     no_gradient_of,
@@ -27,9 +28,11 @@ from rl.viewer.finding import (
     Finding,
     RunData,
     Severity,
+    last_steps,
     numbers,
     of_steps,
     percent,
+    plural,
     steps_of,
 )
 
@@ -47,13 +50,17 @@ from values or from the whole batch do not need differences within a group."""
 _TIES = {LOWEST, HIGHEST, EQUAL}
 _AS_A_WHOLE = "the rewards of each group were equal: each group succeeded or failed as a whole"
 """The reason of steps with equal rewards, some of whose episodes succeeded."""
+_HELD, _HELD_MOST = 0.2, 0.5
+"""Shares of the time in which an environment holds all other episodes: from the first one it is a
+remark, and from the second one most of the run is a wait."""
 _SHARE = "staleness/effective_share/"
 
 
 def metric_findings(run: RunData) -> list[Finding]:
     """The findings from a run's metrics alone, in no order."""
     rules = (_no_gradient, _tied, _cut, _failures, _stale, _mismatch, _held_out, _no_success)
-    return [finding for rule in (*rules, _entropy, _tool_calls, _format) for finding in rule(run)]
+    rest = (_entropy, _tool_calls, _format, _held)
+    return [finding for rule in (*rules, *rest) for finding in rule(run)]
 
 
 def _sentence(text: str) -> str:
@@ -79,20 +86,28 @@ def _no_gradient(run: RunData) -> Iterator[Finding]:
         causes = {cause_in(record) for record in own}
         if causes <= _TIES and causes not in ({LOWEST}, {HIGHEST}):
             reason, remedy = _AS_A_WHOLE, REMEDIES[EQUAL]
+        only = summary.steps == 1
+        which = "The only step" if only else f"{len(own)} of {summary.steps} steps"
+        them = "this step, so it" if len(own) == 1 else "these steps, so they"
         yield Finding(
             key,
             severity,
-            f"{len(own)} of {summary.steps} steps had no gradient from rewards: {reason}.",
-            "Every advantage or the whole gradient was 0 in these steps, so they taught nothing. "
-            + (
-                "No step had a gradient."
-                if summary.last == summary.steps
-                else f"The last step with a gradient was {summary.last} steps before the end."
-            ),
+            f"{which} had no gradient from rewards: {reason}.",
+            f"Every advantage or the whole gradient was 0 in {them} taught nothing. "
+            + _last_gradient(summary),
             _sentence(remedy),
             steps_of(own),
             of_steps(steps_of(own), **({"ending": "failed"} if cause == FAILED else {})),
         )
+
+
+def _last_gradient(summary: NoGradient) -> str:
+    """When a step had a gradient for the last time."""
+    if summary.last == summary.steps:
+        return "No step had a gradient."
+    if not summary.last:
+        return "The last step had a gradient."
+    return f"The last step with a gradient was {plural(summary.last, 'step')} before the end."
 
 
 def _tied(run: RunData) -> Iterator[Finding]:
@@ -108,7 +123,7 @@ def _tied(run: RunData) -> Iterator[Finding]:
     yield Finding(
         "tied_rewards",
         "low" if solved else "medium",
-        f"{percent(share)} of the groups of the last {len(shares)} steps had equal rewards.",
+        f"{percent(share)} of the groups of {last_steps(len(shares))} had equal rewards.",
         "All advantages of such a group are 0: its episodes cost time and teach nothing.",
         "Raise group_size, draw tasks whose rewards differ (curriculum.max_draws=4), or choose "
         "tasks that the model solves sometimes.",
@@ -125,7 +140,7 @@ def _cut(run: RunData) -> Iterator[Finding]:
     yield Finding(
         "answers_cut",
         "high" if share >= 0.5 else "medium",
-        f"{percent(share)} of the answers of the last {len(shares)} steps were cut at the token "
+        f"{percent(share)} of the answers of {last_steps(len(shares))} were cut at the token "
         "limit.",
         "A cut answer lacks its end, so it seldom succeeds, and its reward says little about what "
         "the model wrote.",
@@ -154,7 +169,8 @@ def _failures(run: RunData) -> Iterator[Finding]:
     yield Finding(
         "failures",
         "high" if share >= 0.2 else "medium" if share >= 0.02 else "low",
-        f"{count} episodes ({percent(share)}) of the last {len(recent)} steps failed: {listed}.",
+        f"{plural(count, 'episode')} ({percent(share)}) of {last_steps(len(recent))} failed: "
+        f"{listed}.",
         "A failed episode has no reward and enters no baseline. Its cause is the infrastructure, "
         "the environment's code or a tool, not the model.",
         "Read the error in a failed episode. Failures of one task or one tool point to its code; "
@@ -170,13 +186,15 @@ def _stale(run: RunData) -> Iterator[Finding]:
     older = [r for r in recent if r.get("staleness/oldest", 0) > allowed]
     if older:
         oldest = int(max(numbers(older, "staleness/oldest")))
+        some = "" if len(recent) == 1 else f"{len(older)} of "
+        share = some + last_steps(len(recent))
         yield Finding(
             "stale_sampler",
             "high",
-            f"The sampler was up to {oldest} updates behind the learner; staleness={allowed} "
-            f"allows {allowed}.",
-            f"This holds for {len(older)} of the last {len(recent)} steps. The update learns from "
-            "tokens that the current weights did not sample.",
+            f"The sampler was up to {plural(oldest, 'update')} behind the learner; "
+            f"staleness={allowed} allows {allowed}.",
+            f"This holds for {share}. The update learns from tokens that the current weights did "
+            "not sample.",
             "Check that each update arrives at the policy: policy.load_s, the logs of its servers, "
             "and a policy plug-in's load_weights and versions.",
             steps_of(older),
@@ -190,8 +208,8 @@ def _stale(run: RunData) -> Iterator[Finding]:
         yield Finding(
             "stale_sampler",
             "medium",
-            f"Tokens that were {age} updates old counted as only {percent(used[age])} of their "
-            "number.",
+            f"Tokens that were {plural(int(age), 'update')} old counted as only "
+            f"{percent(used[age])} of their number.",
             "The learner's probabilities of these tokens differ so much from the sampler's that a "
             "few tokens make most of the update (effective sample size).",
             "Lower staleness or optimizer.lr.",
@@ -266,7 +284,7 @@ def _held_out(run: RunData) -> Iterator[Finding]:
         "high" if top - last >= 0.1 else "medium",
         f"Success on validation tasks fell from {top:.2f} (step {best['step']}) to {last:.2f}, "
         f"while the training reward rose from {fmean(then):.2f} to {fmean(now):.2f}.",
-        f"The fall is more than three standard errors of {tasks} tasks. The model learns "
+        f"The fall is more than three standard errors of {plural(tasks, 'task')}. The model learns "
         "something that pays in training only: it memorises tasks or exploits the reward.",
         "Look at training episodes with high rewards, and at validation episodes that fail. Use "
         "more tasks, a stricter reward, fewer steps, or algo.kl.coef. checkpoints/best has the "
@@ -289,8 +307,8 @@ def _no_success(run: RunData) -> Iterator[Finding]:
     yield Finding(
         "no_success",
         "high",
-        f"No task was solved in {len(held)} validations of {_tasks(run.config)} tasks, while the "
-        f"training reward went from {first:.2f} to {now:.2f}.",
+        f"No task was solved in {len(held)} validations of {plural(_tasks(run.config), 'task')}, "
+        f"while the training reward went from {first:.2f} to {now:.2f}.",
         "The reward pays for something else than success, such as a format or a part of the "
         "task, and the model learns that.",
         "Read the training episodes with the highest rewards. Ask whether the model can solve "
@@ -364,7 +382,7 @@ def _format(run: RunData) -> Iterator[Finding]:
             yield Finding(
                 "format",
                 "medium",
-                f"{name.removeprefix('scores/')} is {share:.2f} over the last {len(recent)} steps.",
+                f"{name.removeprefix('scores/')} is {share:.2f} over {last_steps(len(recent))}.",
                 "The environment reads almost none of the answers, whatever they say.",
                 "Compare an answer with the format that the prompt asks for. Check the chat "
                 "template, or learn the format first (python -m rl.sft).",
@@ -376,10 +394,30 @@ def _format(run: RunData) -> Iterator[Finding]:
         yield Finding(
             "format",
             "medium",
-            f"{percent(share)} of the tool calls of the last {len(failed)} steps failed.",
+            f"{percent(share)} of the tool calls of {last_steps(len(failed))} failed.",
             "A call fails if it is malformed, names no tool, or has wrong arguments.",
             "Read the errors of the calls. Check env.syntax, and that the prompt shows the syntax "
             "that the model knows.",
             steps_of(recent),
             of_steps(steps_of(recent)),
         )
+
+
+def _held(run: RunData) -> Iterator[Finding]:
+    """Code of an environment that holds the event loop, so that no other episode goes on."""
+    timed = [r for r in run.recent if r.get("time/wall", 0) > 0]
+    held, wall = (sum(numbers(timed, f"time/{name}")) for name in ("policy/held", "wall"))
+    if not timed or (share := held / wall) < _HELD:
+        return
+    time = "the last step" if len(timed) == 1 else f"the time of {last_steps(len(timed))}"
+    yield Finding(
+        "held",
+        "medium" if share >= _HELD_MOST else "low",
+        f"For {percent(share)} of {time}, the environment's own code held all other episodes.",
+        f"Code of the environment or of a tool blocked or computed without await for {held:.3g} of "
+        f"{wall:.3g} s. Answers of the model waited meanwhile.",
+        "In the environment, make it async and await there, or set blocking = True in its class; "
+        "give a tool @tool(blocking=True). The log of the run names file and line.",
+        steps_of(timed),
+        of_steps(steps_of(timed), sort="seconds", order="desc"),
+    )

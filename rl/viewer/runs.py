@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import UsageError
-from rl.run.process.state import read_state
+from rl.run.process import state as states
+from rl.run.process.state import RunState, read_state
+from rl.settings.parsing.files import RECORD
 from rl.viewer.chat_facts import chat_facts
 from rl.viewer.episodes.index import EpisodeIndex, database_of
 from rl.viewer.episodes.tokens import Decoder, decoder_of
@@ -22,6 +24,8 @@ from rl.viewer.findings import READ_STEPS, findings, read_played
 
 MAKE = "python -m rl.train env=search-qa makes a run in runs/"
 """Advice for a folder without runs."""
+UNFINISHED = "unfinished"
+"""State of a run of a command that writes no status, before it saves its model."""
 FINDING_S = 0.5
 """Seconds that an answer waits for findings from tokens."""
 _DEPTH = 4
@@ -31,6 +35,8 @@ _MARKS = ("metrics.jsonl", "trajectories", "result.json")
 _MOST_BYTES = 150_000_000
 """Size of the newest steps' tokens up to which findings read them, so that a page opens in time."""
 _MOST_STEPS = 1 << 53
+_NAMED = 3
+"""Maximum number of runs that a message names."""
 _HIDDEN = ("checkpoints", "trajectories", "logs")
 
 
@@ -154,8 +160,8 @@ class Run:
         return [as_problem(finding) for finding in found]
 
     def config(self) -> dict[str, Any]:
-        """The content of config.json. Empty if there is none."""
-        return _json(self.folder / "config.json")
+        """The run's settings, as they were when it was resumed last. Empty if it wrote none."""
+        return _json(self.folder / RECORD)
 
     def result(self) -> dict[str, Any]:
         """The content of result.json. Empty before the end of the run."""
@@ -166,19 +172,25 @@ class Run:
         return _json(self.folder / "versions.json")
 
     def state(self) -> dict[str, Any]:
-        """The run's status for the page. Empty if the command wrote none."""
+        """The run's state for the page, its number of steps, and what went wrong in one line."""
         try:
             state = read_state(self.folder)
-        except UsageError:
-            return {}
+        except UsageError:  # Only rl.train writes a status.
+            return {"verdict": self._state_of_files(), "steps": None, "message": "", "cause": ""}
         return {
             "verdict": state.verdict,
-            "step": state.step,
             "steps": state.steps,
             "message": state.message,
-            "progress": state.progress,
-            "progress_s": state.progress_s + state.age_s,
+            "cause": _cause(state),
         }
+
+    def _state_of_files(self) -> str:
+        """The state of a run without a status. Empty if its files do not show it."""
+        if result := self.result():
+            return states.FINISHED if result.get("finished", True) else states.INTERRUPTED
+        if (self.folder / "checkpoints" / "last").is_dir():
+            return states.FINISHED
+        return UNFINISHED if self.metrics() else ""
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl so far. Only new lines are read."""
@@ -258,9 +270,10 @@ class Runs:
         if not names:
             raise UsageError(f"run ({self.root}) holds no run: {MAKE}")
         if len(names) > 1:
-            some = ", ".join(str(self.root / name) for name in names[:3])
+            some = ", ".join(str(self.root / name) for name in names[:_NAMED])
+            rest = f", ... ({len(names)} in all)" if len(names) > _NAMED else ""
             raise UsageError(
-                f"run ({self.root}) holds {len(names)} runs: give the folder of one, such as {some}"
+                f"run ({self.root}) holds {len(names)} runs: give the folder of one: {some}{rest}"
             )
         return names[0]
 
@@ -330,12 +343,36 @@ def _reaches(test: Callable[[], bool]) -> bool:
         return False
 
 
+def _cause(state: RunState) -> str:
+    """Why a run ended too early or makes no progress, in one line. Empty if neither is so."""
+    verdict = state.verdict
+    if verdict == states.INTERRUPTED:
+        done = f"after step {state.step} of {state.steps}"
+        done = done if state.step else "before its first step was done"
+        return f"Ctrl-C or SIGTERM stopped the run {done}."
+    if verdict == states.DEAD:
+        return "The process is gone and left no reason."
+    if verdict == states.SILENT:
+        return f"The process on {state.host} is not visible from here, and writes nothing."
+    if verdict not in (states.FAILED, states.STALLED, states.ENDING):
+        return ""
+    return " ".join(state.message.split()) or "No reason was recorded."
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(_bytes(path))
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _bytes(path: Path) -> bytes:
+    """The content of a file. Empty if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _records(block: bytes) -> list[dict[str, Any]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rl.errors import UsageError
 from rl.rollout.trajectory import BY_PARTNER
 from rl.viewer.api import list_episodes, list_runs, show_episode, show_run
+from rl.viewer.finding import plural
 from rl.viewer.runs import MAKE, Runs
 
 _CONTROLS = re.compile(
@@ -32,7 +33,7 @@ def overview_text(runs: Runs, run: str, most: int = 40) -> str:
     runs.run(run).index.update(_INDEXING_S)
     runs.run(run).problems(_INDEXING_S)
     shown = show_run(runs, {"run": run})
-    lines = [f"{shown['name']}  {shown['env']}  {shown['algo']}  step {shown['steps']}"]
+    lines = _head(shown)
     for problem in shown["problems"]:
         effect = f", an effect of {problem['cause']}" if problem["cause"] else ""
         lines += [f"  {problem['severity']}{effect}: {problem['title']}"]
@@ -40,8 +41,10 @@ def overview_text(runs: Runs, run: str, most: int = 40) -> str:
         lines += [f"    try: {problem['advice']}"] if problem["advice"] else []
     lines += [f"  not read: {error}" for error in shown["errors"]]
     listed = list_episodes(runs, {"run": run, "limit": str(most)})
-    left = f" ({shown['files_left']} files are not read yet)" if shown["files_left"] else ""
-    lines += ["", f"{listed['total']} episodes{left}, the newest first; show one with episode=NAME"]
+    unread, total = shown["files_left"], listed["total"]
+    left = f" ({plural(unread, 'file')} not read yet)" if unread else ""
+    hint = ", the newest first; show one with episode=NAME" if total else ""
+    lines += ["", f"{plural(total, 'episode')}{left}{hint}"]
     for row in listed["rows"]:
         ending = row["failure"] or row["ending"]
         name, answer = f"{row['file']}/{row['line']}", " ".join(row["answer"].split())
@@ -58,13 +61,28 @@ def runs_text(runs: Runs) -> str:
     """The names of all runs with their results and their most important findings."""
     lines = []
     for run in list_runs(runs, {})["runs"]:
-        rates = [run["result"].get(key) for key in ("before", "after")]
+        rates = [run[key] for key in ("before", "after")]
         shown = " -> ".join("?" if rate is None else f"{rate['success']:.2f}" for rate in rates)
-        lines.append(f"{run['name']:<40} {run['env']}  step {run['steps']}  {shown}")
+        lines += _head(run, shown if any(rates) else "", widths=(40, 11))
         lines += [f"  {run['worst']['severity']}: {run['worst']['title']}"] if run["worst"] else []
     if not lines:
         return printable(f"{runs.root} holds no run: {MAKE}") + "\n"
     return printable("\n".join(lines)) + "\n"
+
+
+def _head(run: Mapping[str, Any], tests: str = "", widths: Sequence[int] = (0, 0)) -> list[str]:
+    """A run in one line, and why it ended too early in a second one.
+
+    Args:
+        run: the run's summary.
+        tests: success on test tasks.
+        widths: the least widths of the name and of the state.
+    """
+    of = f"/{run['of_steps']}" if run["of_steps"] else ""
+    state, cause = run["state"]["verdict"], run["state"]["cause"]
+    columns = [text.ljust(width) for text, width in zip((run["name"], state), widths, strict=True)]
+    parts = [*columns, run["env_name"], run["algo"], f"step {run['steps']}{of}", tests]
+    return ["  ".join(filter(None, parts)), *([f"  {cause}"] if cause else [])]
 
 
 def episode_text(runs: Runs, run: str, name: str) -> str:
@@ -100,7 +118,7 @@ def _lines(episode: Mapping[str, Any]) -> Iterator[str]:
         seconds = f"{turn.get('generate_s', 0.0):.2f} s"
         title = f"turn {number} {turn.get('role', '')}".rstrip()
         partner = turn["finish_reason"] == BY_PARTNER
-        size = "played by the partner" if partner else f"{turn['num_tokens']} tokens"
+        size = "played by the partner" if partner else plural(turn["num_tokens"], "token")
         yield from _block(f"{title}  {size}  {seconds}", turn["action"])
         for call in turn.get("tool_calls", ()):
             arguments = json.dumps(call["arguments"], ensure_ascii=False, default=str)

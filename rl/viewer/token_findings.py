@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl.rollout.trajectory import NOT_SAMPLED, Segment, Trajectory, Turn
-from rl.viewer.finding import Finding, Played, RunData, of_steps, percent
+from rl.viewer.finding import Finding, Played, RunData, of_steps, percent, plural
 
 _FAR = 1.0
 """Difference of a token's log-probabilities, in nats, that rounding cannot explain."""
@@ -309,8 +309,10 @@ def _identical(run: RunData) -> Iterator[Finding]:
     groups = [(p, lines) for p in run.played for lines in _groups(p.trajectories)]
     answers = [[_sampled_ids(p.trajectories[line]) for line in lines] for p, lines in groups]
     distinct, members = sum(len(set(a)) for a in answers), sum(map(len, answers))
-    if not groups or members - distinct < _REPEATED * (members - len(groups)):
+    repeated = members - distinct
+    if not groups or repeated < _REPEATED * (members - len(groups)):
         return
+    verb = "repeats another one of its" if repeated == 1 else "repeat another one of their"
     episodes = [p.trajectories[line] for p, lines in groups for line in lines]
     settings = _without_chance(run.config.get("sampling", {}))
     cause = ", ".join(settings) or _fixed_policy(episodes)
@@ -323,9 +325,9 @@ def _identical(run: RunData) -> Iterator[Finding]:
         "identical",
         "low" if solved else "high",
         f"The {max(map(len, answers))} episodes of a group are the same ({len(same)} of "
-        f"{len(groups)} groups): {cause}.",
-        f"{members - distinct} of {members} episodes repeat another one of their group token by "
-        "token. Equal episodes have equal rewards and advantages of 0, however many a group has.",
+        f"{plural(len(groups), 'group')}): {cause}.",
+        f"{repeated} of {members} episodes {verb} group token by token. Equal episodes have equal "
+        "rewards and advantages of 0, however many a group has.",
         f"{change}." if change else _FIXED_ADVICE,
         tuple(dict.fromkeys(played.step for played, _ in same or groups)),
         tuple((played.name, lines[0]) for played, lines in same or groups)[:_SHOWN],

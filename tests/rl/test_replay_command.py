@@ -69,6 +69,10 @@ def test_a_run_of_an_earlier_version_is_replayed_and_continued(words, tmp_path, 
     assert f"changed settings: {changed}" in capfd.readouterr().err.splitlines()
     (line,) = (run / "changes.jsonl").read_text().splitlines()
     assert json.loads(line) == {"step": 2, "changes": changed.split(", ")}
+    # The changed settings are the run's from then on: a plain resume has nothing left to do.
+    assert json.loads((run / "config.json").read_text())["steps"] == 3
+    assert train([f"resume={run}"]) == 0
+    assert "changed settings" not in capfd.readouterr().err
     assert replay([str(run)]) == 0
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["equal"] is True
     # Without resume=RUN the command's own settings count, as far as they may differ.

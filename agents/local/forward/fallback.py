@@ -29,7 +29,7 @@ class TransformersForward:
 
     Args:
         model: the model.
-        positions: whether the model is told each token's position. Some models count cached tokens
+        positions: whether the model gets each token's position. Some models count cached tokens
             themselves, and some do not.
     """
 

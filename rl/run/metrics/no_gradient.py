@@ -97,7 +97,7 @@ class NoGradient:
         """The steps, their causes, and what to try. Empty if every step had a gradient."""
         if not self.count:
             return ""
-        which = f"{self.count} of {self.steps} steps"
+        which = f"{self.count} of {self.steps} step{'s' * (self.steps != 1)}"
         if self.last:
             only = self.last == self.count
             which = f"the last {which}" if only else f"{which}, the last {self.last} among them"

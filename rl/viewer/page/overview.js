@@ -3,17 +3,10 @@
 
 (() => {
   const {h} = view;
-  const GOOD = {running: "live", finished: "done", ending: "live"};
+  const COLOURS = {running: "live", ending: "live", finished: "done", unfinished: "done"};
 
-  view.status = (run) => {
-    const verdict = run.state?.verdict || (run.result?.finished ? "finished" : "");
-    if (!verdict) return "";
-    return h("span", {class: `status ${GOOD[verdict] || "bad"}`}, verdict);
-  };
-  // Whether a run ended otherwise than as planned.
-  view.ended = (run) => Boolean(run.state?.message && !GOOD[run.state.verdict]);
-  // Of an environment in a file, the name without its folder.
-  const shortEnv = (env) => env.includes(".py") ? env.replace(/^.*[\\/]/, "") : env;
+  view.status = ({state}) => state.verdict
+    ? h("span", {class: `status ${COLOURS[state.verdict] || "bad"}`}, state.verdict) : "";
   const rate = (tested) => tested ? view.number(tested.success, 2) : "–";
   const interval = (tested) => tested
     ? h("span", {class: "interval"}, ` [${view.number(tested.success_low, 2)}, ${view.number(tested.success_high, 2)}]`) : "";
@@ -49,13 +42,17 @@
       (name, i) => h("th", {class: i >= 3 && i !== 4 && i < 7 ? "number" : ""}, name)))),
     h("tbody", {}, runs.map((run) => h("tr", {"data-row": true, onclick: () => { location.hash = view.runLink(run.name); }},
       h("td", {}, h("a", {href: view.runLink(run.name)}, view.line(run.name, 60))),
-      h("td", {title: run.env ?? ""}, view.line(shortEnv(run.env ?? ""), 40)), h("td", {}, view.line(run.algo ?? "", 20)),
+      h("td", {class: "env", title: run.env}, view.line(run.env_name, 80)), h("td", {}, view.line(run.algo, 20)),
       h("td", {class: "number"}, run.of_steps ? `${run.steps}/${run.of_steps}` : String(run.steps)),
       h("td", {}, view.sparkline(run.reward)),
-      h("td", {class: "number"}, rate(run.result.before)),
-      h("td", {class: "number"}, rate(run.result.after)),
+      h("td", {class: "number"}, rate(run.before)),
+      h("td", {class: "number"}, rate(run.after)),
       h("td", {}, view.status(run)),
-      h("td", {class: `worst ${run.worst?.severity || ""}`, title: run.worst?.title || ""}, run.worst ? view.line(run.worst.title, 160) : ""))))));
+      h("td", {class: "worst"},
+        reason(run.state.cause, run.state.verdict === "interrupted" ? "" : "high"),
+        run.worst ? reason(run.worst.title, run.worst.severity) : ""))))));
+
+  const reason = (text, severity) => text ? h("p", {class: severity, title: text}, view.line(text, 300)) : "";
 
   // ---- one run ------------------------------------------------------------------------------
 
@@ -67,12 +64,12 @@
     const refresh = async () => {
       const [run, main] = await Promise.all([view.api("run", {run: name}), view.api("curves", {run: name})]);
       const added = names.length ? await view.api("curves", {run: name, names: names.join(",")}) : {curves: []};
-      const now = JSON.stringify([run.problems, run.checked, run.result, run.state?.verdict, run.steps, run.counts, run.files_left, main, added]);
+      const now = JSON.stringify([run.problems, run.checked, run.result, run.state, run.steps, run.counts, run.files_left, main, added]);
       if (now === before) return;
       before = now;
       head(parts.head, run);
       wrong(parts.wrong, run);
-      curves(parts.curves, name, main);
+      curves(parts.curves, name, main, COLOURS[run.state.verdict] !== "live");
       more(parts.more, name, main, added, names, refresh);
       settings(parts.settings, run);
     };
@@ -81,19 +78,20 @@
   };
 
   const head = (box, run) => {
-    const {before, after} = run.result;
+    const {before, after, state} = run;
     const left = run.files_left ? ` · reading ${view.plural(run.files_left, "more file")}` : "";
     const played = Object.values(run.counts.kind).reduce((sum, n) => sum + n, 0);
     box.replaceChildren(
       h("h1", {}, view.line(run.name, 120), " ", view.status(run)),
-      h("p", {class: "lead"}, view.line([shortEnv(run.env ?? ""), run.algo, run.model, run.seed === null ? "" : `seed ${run.seed}`].filter(Boolean).join(" · "), 200)),
+      h("p", {class: "lead"}, view.line([run.env_name, run.algo, run.model, run.seed === null ? "" : `seed ${run.seed}`].filter(Boolean).join(" · "), 200)),
       h("dl", {class: "facts"},
         before ? view.fact("Test tasks before", h("b", {}, rate(before)), interval(before)) : "",
         after ? view.fact("Test tasks after", h("b", {}, rate(after)), interval(after)) : "",
         view.fact("Steps", h("b", {}, run.of_steps ? `${run.steps} of ${run.of_steps}` : String(run.steps))),
         run.result.seconds ? view.fact("Time", h("b", {}, view.seconds(run.result.seconds))) : "",
         view.fact("Episodes", h("a", {href: view.runLink(run.name, "episodes")}, h("b", {}, view.count(played))), run.of_episodes ? ` of ${view.count(run.of_episodes)} are in this file` : left)));
-    if (run.state?.message) box.append(h("p", {class: "note bad"}, view.line(run.state.message, 600)));
+    const note = state.cause || state.message;
+    if (note) box.append(h("p", {class: `note ${state.cause && state.verdict !== "interrupted" ? "bad" : ""}`}, view.line(note, 600)));
   };
 
   const wrong = (box, run) => {
@@ -101,7 +99,7 @@
     const opened = new Set([...box.querySelectorAll("details[open]")].map((details) => details.dataset.cause));
     box.replaceChildren(h("h2", {}, "What is wrong"));
     if (!run.checked) box.append(h("p", {class: "hint"}, "The tokens of the newest steps are being read."));
-    else if (!found.length && !run.errors.length) box.append(view.empty(view.ended(run) ? "The run stopped for the reason above. Its steps show no other problem." : "No problem was found."));
+    else if (!found.length && !run.errors.length) box.append(view.empty(nothing(run)));
     const shown = (problem) => h("li", {class: problem.severity},
       h("strong", {}, view.line(problem.title, 300)),
       h("p", {}, view.line(problem.detail, 1000)),
@@ -113,6 +111,10 @@
     box.append(h("ul", {class: "problems"}, found.filter((problem) => !problem.cause).map(shown),
       run.errors.map((error) => h("li", {class: "medium"}, h("strong", {}, "A file cannot be read"), h("p", {}, view.line(error, 600))))));
   };
+
+  // What a run without a finding shows. A run without a step shows nothing.
+  const nothing = ({state, steps}) => !steps && state.cause ? "The reason is above; no step was done."
+    : state.cause ? "The reason is above. The steps show no other problem." : "No problem was found.";
 
   const links = (run, problem) => {
     const found = [];
@@ -127,7 +129,7 @@
 
   const pick = (run) => (step) => { location.hash = view.link(["run", run, "episodes"], {kind: "train", step}); };
 
-  const curves = (box, run, answer) => {
+  const curves = (box, run, answer, over) => {
     const by = Object.fromEntries(answer.curves.map((c) => [c.name, c]));
     const together = [
       by.reward && {...by.reward, label: "training reward", colour: 0},
@@ -136,7 +138,7 @@
     ].filter(Boolean);
     const rest = answer.curves.filter((c) => !["reward", "eval/success", "test/success"].includes(c.name));
     box.replaceChildren();
-    if (!answer.curves.length) { box.append(view.empty("No step is done yet.")); return; }
+    if (!answer.curves.length) { if (!over) box.append(view.empty("No step is done yet.")); return; }
     if (together.length) box.append(h("h2", {}, "Reward and held-out success"),
       view.chart({curves: together, height: 260, pick: pick(run), crosses: answer.no_gradient.map(([step]) => step)}),
       h("p", {class: "hint"}, "Bands and whiskers are 95% intervals.",
@@ -151,6 +153,7 @@
       view.chart({curves: [{...curve, label: "last", colour: 0}], height: 110, pick: pick(run)}))));
 
   const more = (box, run, answer, added, names, refresh) => {
+    if (!answer.every.length) { box.replaceChildren(); return; }
     const choose = (wanted) => {
       names.splice(0, names.length, ...wanted);
       view.setParameters({metrics: names.join(",")});
@@ -168,8 +171,8 @@
     if (box.childElementCount) return;
     const rows = (values) => h("table", {class: "settings"}, h("tbody", {}, Object.entries(values).map(([key, value]) =>
       h("tr", {}, h("th", {}, view.line(key, 80)), h("td", {}, view.text(value))))));
-    box.append(
-      h("details", {}, h("summary", {}, "Settings"), rows(run.config)),
-      h("details", {}, h("summary", {}, "Versions"), rows(run.versions)));
+    for (const [title, values] of [["Settings", run.config], ["Versions", run.versions]]) {
+      if (Object.keys(values).length) box.append(h("details", {}, h("summary", {}, title), rows(values)));
+    }
   };
 })();

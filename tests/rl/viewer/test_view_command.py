@@ -23,7 +23,8 @@ def run(tmp_path, monkeypatch):
 
 def test_the_runs_of_a_folder_as_text(run, capsys):
     assert main([str(run.parent), "text=true"]) == 0
-    assert re.match(r"a +search-qa-v0  step 3  0.25 -> 0.75\n", capsys.readouterr().out)
+    line = r"a +finished +search-qa-v0  grpo  step 3/3  0.25 -> 0.75\n"
+    assert re.match(line, capsys.readouterr().out)
 
 
 def test_the_runs_as_text_name_what_is_wrong(run, capsys):
@@ -97,8 +98,10 @@ def test_an_export_has_as_many_episodes_as_asked_for_in_whole_groups(tmp_path, a
         write_step(run, f"step-{step:06d}", [group])
     path = tmp_path / "out.html"
     assert main([str(run), f"export={path}", f"episodes={asked}"]) == 0
-    count = int(re.search(r"(\d+) episodes and all", capsys.readouterr().err)[1])
+    shown = capsys.readouterr().err
+    count = int(re.search(r"(\d+) episodes and all", shown)[1])
     assert asked <= count < asked + 5
+    assert (f"episodes={asked} ends within a group" in shown) == (count > asked)
     (data,) = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8")
     )
@@ -140,7 +143,7 @@ def test_the_exported_file_holds_the_episodes_and_a_policy_of_its_own(run, tmp_p
         (["port=70000"], "port (70000) must be from 0 to 65535"),
         (["host="], "host is empty: give an address such as 127.0.0.1"),
         (["prot=1"], "unknown key 'prot'. Did you mean 'port'?"),
-        (["{runs}", "export=x.html"], "holds 2 runs: give the folder of one"),
+        (["{runs}", "export=x.html"], "holds 2 runs: give the folder of one: {runs}/a, {runs}/b\n"),
         (["{run}", "text=true", "episode=5"], "must have the form step-000012/3"),
         (["{run}", "text=true", "episode=step-000001/99"], "has no episode step-000001/99"),
         (["{run}", "episode=step-000001/1"], "needs text=true"),
@@ -151,5 +154,26 @@ def test_mistakes_are_one_line(run, capsys, words, message):
     given = [word.format(run=run, runs=run.parent) for word in words]
     assert main(given) == 1
     error = capsys.readouterr().err
-    assert message in error
+    assert message.format(run=run, runs=run.parent) in error
     assert error.count("\n") == 1
+
+
+def test_a_message_that_names_some_runs_says_how_many_there_are(run, capsys):
+    for name in "bcde":
+        write_run(run.parent / name, steps=1)
+    assert main([str(run.parent), "export=x.html"]) == 1
+    named = ", ".join(f"{run.parent}/{name}" for name in "abc")
+    assert capsys.readouterr().err.endswith(f"one: {named}, ... (5 in all)\n")
+
+
+def test_counts_of_one_are_in_the_singular(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
+    folder = write_run(tmp_path / "a", steps=0)
+    assert main([str(folder), "text=true"]) == 0
+    assert capsys.readouterr().out.endswith("\n0 episodes\n")
+    one = episode("q", "a", 1.0)
+    write_step(folder, "step-000001", [TrajectoryGroup([one])])
+    assert main([str(folder), "text=true"]) == 0
+    assert "\n1 episode, the newest first" in capsys.readouterr().out
+    assert main([str(folder), "text=true", "episode=step-000001/0"]) == 0
+    assert "--- turn 2  1 token  0.50 s\na" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from viewer_runs import episode, write_run, write_step
 from benchmarks.viewer.browser import open_browser
 from benchmarks.viewer.screenshots import CONTENT, write
 from rl.rollout.trajectory import TrajectoryGroup
+from rl.run.process.state import FAILED, RunState, write_state
 from rl.viewer.export import write_export
 from rl.viewer.runs import Runs
 
@@ -60,7 +61,7 @@ async def test_an_effect_is_folded_under_its_cause(runs):
             file.write(json.dumps(line) + "\n")
     async with page_of(runs) as (browser, url):
         await browser.go(f"{url}#/")
-        await browser.until("document.querySelector('.worst.high') !== null")
+        await browser.until("document.querySelector('.worst .high') !== null")
         await browser.go(f"{url}#/run/b")
         await browser.until("document.querySelectorAll('.effects').length === 1")
         causes = "document.querySelectorAll('.wrong > .problems > li').length"
@@ -228,3 +229,41 @@ async def test_the_page_fits_a_telephone(runs):
             await browser.until(f"{TEXT}.length > 40")
             wide = await browser.evaluate("document.documentElement.scrollWidth")
             assert wide <= 390, link
+
+
+@pytest.fixture
+def failed(runs):
+    """A run that failed before its first step, and one in an environment with a long name."""
+    ended = {"pid": 1, "born": "0", "host": "x", "began": 0.0, "written": 0.0, "progress_s": 0.0}
+    ended |= {"progress": "the start", "loop_s": 0.0, "message": "EnvFailure: no such table"}
+    (runs.root / "cold" / "trajectories").mkdir(parents=True)
+    write_state(runs.root / "cold", RunState(state=FAILED, step=0, steps=3, **ended))
+    config = {"env": {"env_id": "/x/a_rather_long_name_of_an_environment_env.py:Parity"}}
+    (runs.root / "a" / "config.json").write_text(json.dumps(config))
+    write_state(runs.root / "a", RunState(state=FAILED, step=3, steps=9, **ended))
+    return runs
+
+
+@pytest.mark.parametrize("width", [900, 1400])
+async def test_the_list_of_runs_names_causes_without_a_scroll_bar(failed, width):
+    cause = "[...document.querySelectorAll('td.worst')].map((cell) => cell.innerText).join('|')"
+    wide = "(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)"
+    async with page_of(failed) as (browser, url):
+        await browser.size(width, 800)
+        await browser.go(url)
+        await browser.until(f"{TEXT}.includes('cold')")
+        causes = (await browser.evaluate(cause)).split("|")
+        assert sorted(causes) == ["", "EnvFailure: no such table", "EnvFailure: no such table"]
+        assert await browser.evaluate(f"{wide}(document.querySelector('.scroll'))") == 0
+
+
+async def test_the_page_of_a_run_that_did_no_step_says_only_what_is_true(failed):
+    async with page_of(failed) as (browser, url):
+        await browser.go(f"{url}#/run/cold")
+        await browser.until(f"{TEXT}.includes('no such table')")
+        shown = (await browser.evaluate(TEXT)).split("\n")
+        assert [line for line in shown if line.strip()] == [
+            *("cold failed", "Steps", "0 of 3", "Episodes", "0", "EnvFailure: no such table"),
+            *("What is wrong", "The reason is above; no step was done."),
+        ]
+        assert browser.problems == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.name_clash import check_tools
+from envs.base.name_clash import check_tools
 from rl.run.process.identity import PackageCollision, check_packages
 
 HOME = Path(__file__).resolve().parents[4]

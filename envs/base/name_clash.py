@@ -26,7 +26,7 @@ def check_tools() -> None:
 
 def describe_clash(name: str) -> str | None:
     """An error message if another package hides turnwise's package, or None if none does."""
-    home = Path(__file__).resolve().parents[1]
+    home = Path(__file__).resolve().parents[2]
     spec = importlib.util.find_spec(name)
     # A folder without an __init__.py is a namespace package: no origin, only its folder.
     paths = [spec.origin, *(spec.submodule_search_locations or [])] if spec is not None else []
