@@ -186,6 +186,8 @@ async def _begin(trainer: Trainer, interrupt: Interrupt, tracker: Tracker) -> Pa
         tracker.report(f"resumed after step {trainer.progress.step}")
         if trainer.folder.changes:
             tracker.report(f"changed settings: {', '.join(trainer.folder.changes)}")
+        for file in trainer.folder.changed_files():
+            tracker.report(f"{file} changed since the run began: the next steps play its new tasks")
         trainer.folder.record_changes(trainer.progress.step)
     else:
         if trainer.folder.was_begun:

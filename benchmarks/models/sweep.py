@@ -1,6 +1,6 @@
 """Every kind of model of the installed transformers: sampler, learner, adapter and files.
 
-    python -m benchmarks.models.sweep [KIND ...] [seed=N] [far=N] [table=FILE]
+    python -m benchmarks.models.sweep [KIND ...] [seed=N] [far=N] [page=FILE]
 
 Each kind is built small, with random weights, in float32 and in bfloat16. What is compared with one
 forward pass of transformers' own model in float32, with the same weights:
@@ -26,11 +26,12 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import transformers
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
@@ -51,6 +52,8 @@ NATS = 1e-3
 """Largest difference in float32, in nats; of gradients, as a share of their length."""
 ROUNDING = 1.5
 """Largest mean difference in bfloat16, as a multiple of transformers' own."""
+SLOW_S = 300.0
+"""Seconds of a sampler's ten turns. Without kernels, some states take seconds a token."""
 FLOOR = 2e-3
 """A mean difference in nats that is below any model's rounding to bfloat16."""
 
@@ -96,8 +99,9 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.flush()
     wrong = sum(is_wrong(verdict) for _, found in rows for verdict in found.values())
     sys.stdout.write(f"{len(rows)} kinds, {wrong} wrong verdicts\n")
-    if "table" in options:
-        Path(options["table"]).write_text(_table(rows), encoding="utf-8")
+    if "page" in options:
+        text = page(rows, int(options.get("far", 4000)))
+        Path(options["page"]).write_text(text, encoding="utf-8")
     return min(wrong, 1)
 
 
@@ -222,11 +226,15 @@ def _sampler(case: Case) -> str:
         *near, far = case.sequences
         prompts = [ids[:60] for ids in near] + [far[:-100]]
         try:
-            return await asyncio.gather(*(_episode(policy, ids) for ids in prompts))
+            async with asyncio.timeout(SLOW_S):
+                return await asyncio.gather(*(_episode(policy, ids) for ids in prompts))
         finally:
             await policy.close()
 
-    played = asyncio.run(play())
+    try:
+        played = asyncio.run(play())
+    except TimeoutError:
+        return f"- slower than {SLOW_S:g} s"
     return _compare(case, [scores for scores, _ in played], [ids for _, ids in played])
 
 
@@ -338,16 +346,68 @@ def _line(found: dict[str, str]) -> str:
     return "; ".join(found_wrong) or EXACT
 
 
-def _table(rows: Sequence[tuple[str, dict[str, str]]]) -> str:
-    names = [f"{name} {dtype}" for name in CHECKS for dtype in ("float32", "bfloat16")]
-    lines = [f"| model type | {' | '.join(names)} |", f"|{'---|' * (len(names) + 1)}"]
-    lines += [f"| {kind} | {' | '.join(_cells(found, names))} |" for kind, found in rows]
-    return "\n".join(lines) + "\n"
+def page(rows: Sequence[tuple[str, dict[str, str]]], far: int) -> str:
+    """The page of docs: a table of verdicts, and the kinds that were left out.
+
+    Args:
+        rows: each kind with its verdicts.
+        far: number of tokens of the longest sequence.
+    """
+    built = [(kind, found) for kind, found in rows if "kind" not in found]
+    left = [f"`{kind}`" for kind, found in rows if "kind" in found]
+    unrun = [f"`{kind}`" for kind in kinds() if kind not in dict(rows)]
+    table = [f"| model type | {' | '.join(CHECKS)} | why not |", f"|{'---|' * (len(CHECKS) + 2)}"]
+    for kind, found in built:
+        cells = [_cell(found, name) for name in CHECKS]
+        table.append(f"| `{kind}` | {' | '.join(cells)} | {_reason(found)} |")
+    return _PAGE.format(
+        version=transformers.__version__,
+        far=far,
+        count=len(built),
+        exact=sum(all(v == EXACT for v in found.values()) for _, found in built),
+        table="\n".join(table),
+        left=", ".join(left),
+        unrun=f"\nNot run yet: {', '.join(unrun)}.\n" if unrun else "",
+    )
 
 
-def _cells(found: dict[str, str], names: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        yield found.get(name, found.get("kind", "")).split(":")[0]
+def _cell(found: dict[str, str], name: str) -> str:
+    """The verdict of a check in both types, or one for each."""
+    words = [verdict.split(":")[0] for key, verdict in found.items() if key.split()[0] == name]
+    words = ["slow" if word.startswith("-") else word for word in words]
+    words = [word if word in (EXACT, REFUSED, "slow") else "**off**" for word in words]
+    return words[0] if len(set(words)) == 1 else f"{words[0]}, bfloat16: {words[1]}"
+
+
+def _reason(found: dict[str, str]) -> str:
+    """What the first verdict that is not exact says, in short."""
+    first = next((verdict for verdict in found.values() if verdict != EXACT), "")
+    return next((why for words, why in _REASONS.items() if words in first), first[:80])
+
+
+_REASONS = {
+    "changes its logits": "its logits are not its last layer's output",
+    "later tokens": "its tokens read later ones",
+    "whose cache it does not support": "its cache, or its positions with a cache",
+    "states no context window": "its configuration states no context window",
+    "no linear layer": "it has no linear layer that an adapter fits",
+}
+"""Words of a refusal, and the reason in a few words."""
+_PAGE = """# Kinds of models
+
+What each kind of model that transformers {version} loads as a causal language model can do here. Each was made small, with random weights that all differ from their initial values, and compared with transformers' own model in float32: `python -m benchmarks.models.sweep`. Of {count} kinds, {exact} are exact in all checks; the others are refused in one line, or off by what the last column says.
+
+- **sampler**: the log-probabilities of tokens that `policy=local` sampled over two turns, also behind {far} tokens. "Slow" took more than five minutes for them, without kernels for its states. Servers of vLLM sample other kinds as well.
+- **learner**, **gradients**: log-probabilities of packed, padded and single rows of up to {far} tokens, and the gradients of all weights.
+- **adapter**: the default adapter, as it is trained and merged from its file.
+- **files**: the model after saving and loading.
+
+"Exact" means: at most 1e-3 nats in float32; in bfloat16 on average at most 1.5 times what transformers' own model differs by (an adapter: three times).
+
+{table}
+
+Left out, because they are not built from a small configuration of text alone: {left}.
+{unrun}"""  # noqa: E501
 
 
 if __name__ == "__main__":

@@ -157,8 +157,7 @@ def read_adapter(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
     """
     path = folder / ADAPTER_WEIGHTS
     weights = _read(path)
-    shapes = {name: tensor.shape for name, tensor in trained_state(model).items()}
-    found = {name: tensor.shape for name, tensor in weights.items()}
+    shapes, found = _shapes(trained_state(model)), _shapes(weights)
     differs = next((n for n in {**shapes, **found} if shapes.get(n) != found.get(n)), None)
     if differs is not None:
         raise ValueError(f"{path} is the adapter of another model: it differs by {differs}")
@@ -231,10 +230,15 @@ def merged(base: PreTrainedModel, folder: str) -> PreTrainedModel:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
             adapted = get_peft_model(base, config)
             weights = _read(home / ADAPTER_WEIGHTS)
-            names = set(set_peft_model_state_dict(adapted, weights).unexpected_keys)
-            fresh = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-            if differs := sorted(names | (set(fresh) - set(weights))):
-                raise ValueError(f"it is the adapter of another model: it differs by {differs[0]}")
+            if _shapes(trained_state(base)) == _shapes(weights):
+                # PEFT renames what it reads, and Laguna's shared experts twice.
+                load_trained_state(base, weights)
+            else:
+                names = set(set_peft_model_state_dict(adapted, weights).unexpected_keys)
+                fresh = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+                if differs := sorted(names | (set(fresh) - set(weights))):
+                    what = f"it is the adapter of another model: it differs by {differs[0]}"
+                    raise ValueError(what)
             _untie(base)
             model: PreTrainedModel = adapted.merge_and_unload()
     except (OSError, TypeError, ValueError, RuntimeError) as error:
@@ -247,6 +251,10 @@ def merged(base: PreTrainedModel, folder: str) -> PreTrainedModel:
         model.config.get_text_config().tie_word_embeddings = False
         model.config.tie_word_embeddings = False
     return model
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}
 
 
 def _untie(model: PreTrainedModel) -> None:

@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import platform
@@ -165,7 +166,17 @@ class RunFolder:
     def write_config(self, config: TrainConfig, extra: Mapping[str, Any]) -> None:
         """Write the resolved configuration, and the versions of Python, packages and code."""
         self._write_json("config.json", to_plain(config))
-        self._write_json("versions.json", {**versions(), **extra})
+        facts = {**versions(), **extra, "files": _checksums(config)}
+        self._write_json("versions.json", facts)
+
+    def changed_files(self) -> list[str]:
+        """Files of the environment's settings whose content is not that of the run's start."""
+        path = self.path / "versions.json"
+        if not path.is_file():
+            return []
+        recorded = json.loads(path.read_text(encoding="utf-8")).get("files", {})
+        now = _checksums(self._config)
+        return [file for file, checksum in recorded.items() if now.get(file) != checksum]
 
     def record_changes(self, step: int) -> None:
         """Write changed settings, if a resumed run has any, to config.json and changes.jsonl.
@@ -337,6 +348,18 @@ class RunFolder:
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         text = json.dumps(record, indent=2, sort_keys=True, default=str)
         replace_text(self.path / name, text + "\n")
+
+
+def _checksums(config: TrainConfig) -> dict[str, str]:
+    """The SHA-256 of each file that an option of the environment names, by its path."""
+    values = to_plain(config.env.options).values()
+    paths = [Path(value) for value in values if isinstance(value, str) and value]
+    found = {}
+    for path in paths:
+        with suppress(OSError):  # An option may be a text of any length.
+            if path.is_file():
+                found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:

@@ -71,6 +71,20 @@ def test_a_run_with_a_relative_path_of_tasks_resumes_from_any_folder(tmp_path, m
     assert RunFolder(out, train(f"resume={out}")).changes == []
 
 
+def test_rows_that_changed_since_the_run_began_are_named(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "1 + 1?", "answer": 2}\n')
+    config = train("env=math", f"env.tasks={rows}", f"out={tmp_path}/run")
+    folder = RunFolder(tmp_path / "run", config)
+    assert folder.changed_files() == [], "an earlier version recorded no file"
+    folder.write_config(config, {})
+    assert folder.changed_files() == []
+    rows.write_text('{"question": "1 + 2?", "answer": 3}\n')
+    assert folder.changed_files() == [str(rows)]
+    rows.unlink()
+    assert folder.changed_files() == [str(rows)]
+
+
 @pytest.mark.parametrize("model", ["tiny", "gpt2", "Qwen/Qwen3-0.6B", "0x/m"])
 def test_names_of_the_hub_are_left_alone(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

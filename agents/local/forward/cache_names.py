@@ -20,14 +20,14 @@ def cache_name(model: nn.Module) -> str:
         model: a transformers model. It may be wrapped by a module that passes all arguments on.
 
     Raises:
-        TypeError: no module of the model takes a cache.
+        ValueError: no module of the model takes a cache, as in OpenAI's first GPT.
     """
     for module in model.modules():
         parameters = inspect.signature(module.forward).parameters
         for name in _NAMES:
             if name in parameters:
                 return name
-    raise TypeError(
+    raise ValueError(
         f"{type(model).__name__}: no forward method takes a key-value cache (a parameter called "
         f"{' or '.join(_NAMES)}). Use a causal language model of transformers."
     )

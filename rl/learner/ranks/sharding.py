@@ -39,8 +39,10 @@ def divide(root: Root, mesh: DeviceMesh, dtype: torch.dtype) -> None:
         dtype: the type in which the model computes. If it is not float32, weights become float32.
 
     Raises:
-        ValueError: the model computes with some weights in float32, and their module has others.
+        ValueError: the model computes with some weights in float32, and their module has others;
+            or several layers share a weight.
     """
+    _check_shared(root)
     policy, mixed = MixedPrecisionPolicy(), dtype != torch.float32
     if mixed:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
@@ -57,6 +59,18 @@ def divide(root: Root, mesh: DeviceMesh, dtype: torch.dtype) -> None:
     fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     for name in root.also_forward:
         register_fsdp_forward_method(root, name)
+
+
+def _check_shared(root: Root) -> None:
+    for trunk in root.trunks():
+        owners = dict[int, nn.Module]()
+        for layer in decoder_layers(trunk):
+            for name, parameter in layer.named_parameters():
+                if owners.setdefault(id(parameter), layer) is not layer:
+                    raise ValueError(
+                        f"several layers of the model share a weight ({name}), as in Zamba2, which "
+                        "ranks cannot divide: give learner.ranks=1"
+                    )
 
 
 def _kept_parts(root: Root, dtype: torch.dtype) -> list[nn.Module]:

@@ -487,7 +487,7 @@ def test_the_cache_has_the_name_that_the_models_own_code_gives_it():
     assert cache_name(OldForward()) == "past_key_values"
     assert cache_name(NewForward()) == "cache"
     assert cache_name(Wrapper(OldForward())) == "past_key_values"
-    with pytest.raises(TypeError, match=r"^Linear: no forward method takes a key-value cache"):
+    with pytest.raises(ValueError, match=r"^Linear: no forward method takes a key-value cache"):
         cache_name(torch.nn.Linear(1, 1))
 
 

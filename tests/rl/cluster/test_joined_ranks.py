@@ -1,6 +1,7 @@
 """Ranks that a real torchrun starts join a run; one is killed, and torchrun starts them again."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -100,9 +101,9 @@ def test_torchruns_ranks_learn_what_ranks_here_learn(words, tmp_path, monkeypatc
     assert main(words(there, **SETTINGS, **joined, **{"cluster.start_s": 90})) == 0
     assert launched[0].wait(30) == 0, "torchrun ends with the run"
     assert killed
-    assert (
-        "rank 1 of the learner, on 127.0.0.1, ended; new ranks continue" in capfd.readouterr().err
-    )
+    # torchrun ends the other rank at once, whose end may be seen first.
+    ended = r"rank [01] of the learner, on 127\.0\.0\.1, ended; new ranks continue"
+    assert re.search(ended, capfd.readouterr().err)
     mine, theirs = (
         [r for r in read_jsonl(out / "metrics.jsonl") if "loss" in r] for out in (there, here)
     )
