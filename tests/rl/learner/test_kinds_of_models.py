@@ -17,6 +17,8 @@ from rl.packing.attention import NAME
 from rl.packing.models import can_pack, needs_mask
 from rl.settings.lora import LoraConfig
 
+pytestmark = pytest.mark.slow
+
 
 def rounded(model, dtype):
     """The model in ``dtype``, but for what its loader keeps in float32."""
@@ -73,7 +75,6 @@ def test_a_model_whose_tokens_read_later_ones_is_refused(kind):
 NIGHTLY = [pytest.param(kind, marks=pytest.mark.nightly) for kind in ("llama4_text", "nemotron_h")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bamba", "roc_bert", "opt", *NIGHTLY])
 def test_kinds_are_exact_or_refused(kind):
     """The whole table is made by ``python -m benchmarks.models.sweep``."""
