@@ -211,11 +211,11 @@ class ScoringModel(PackingModel):
         self.root = ScoringModule(
             model, with_values=with_values, own_trunk=own_trunk, memory=memory
         )
-        if not own_attention:
-            check_padded(model)
-        else:
-            self.root.unmasked_tokens = longest_row(model) or sys.maxsize
         """The module through which all forward passes go."""
+        if own_attention:
+            self.root.unmasked_tokens = longest_row(model) or sys.maxsize
+        else:
+            check_padded(model)
         self.value_head = self.root.value_head
         self.value_trunk = self.root.value_trunk
         self.replays_routing = False

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from tiny_served import VOCAB, new_model, scores_of
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 import rl.learner.model
 from agents.completion import Completion, FinishReason, SamplingParams
@@ -163,25 +163,9 @@ class FarServer(Server):
         return Completion(added, logprobs, versions, FinishReason.LENGTH)
 
 
-def long_model():
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=4096,
-        initializer_range=0.2,
-    )
-    return Qwen3ForCausalLM(config).eval()
-
-
 async def test_a_server_with_rounded_frequencies_is_found_far_from_the_start():
     """Rounded to bfloat16, the angle of position 2,000 is off by several radians."""
-    model, bound = long_model(), 0.05
+    model, bound = new_model(), 0.05
     other = copy.deepcopy(model)
     frequencies = other.model.rotary_emb.inv_freq
     frequencies.copy_(frequencies.bfloat16())
@@ -201,7 +185,7 @@ async def test_a_server_with_rounded_frequencies_is_found_far_from_the_start():
 
 
 def test_scores_of_the_last_tokens_equal_those_of_all():
-    model = long_model()
+    model = new_model()
     ids = list(range(40))
     assert score_tokens(model, ids, 0.7, [()] * 5) == pytest.approx(
         score_tokens(model, ids, 0.7)[-5:], abs=1e-6
